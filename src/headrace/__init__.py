@@ -1,0 +1,3 @@
+"""Headrace, an LLM inference stack in Python."""
+
+__version__ = "0.1.0"

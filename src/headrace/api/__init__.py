@@ -1,0 +1,1 @@
+"""Wire formats: OpenAI requests and answers, validation, error bodies, server-sent events."""

@@ -1,0 +1,1 @@
+"""The life of a sequence: sampling parameters, scheduler, step loop."""

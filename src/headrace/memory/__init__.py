@@ -1,0 +1,1 @@
+"""Bytes that outlive a step: arena, typed pools, prefix tree."""

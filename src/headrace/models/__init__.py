@@ -1,0 +1,1 @@
+"""Checkpoint readers and one file a model family."""

@@ -1,0 +1,1 @@
+"""Executors: they run batches."""

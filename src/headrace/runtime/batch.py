@@ -1,0 +1,177 @@
+"""The records between scheduler and executor: a ``Batch`` goes in, a ``StepOutput`` comes out.
+
+A running sequence owns a *slot* of the executor. The slot keeps what lasts from step to step: last token, page
+row, sampling settings, penalty counts. A batch carries only what changes, as parallel arrays, ragged::
+
+    row                 0             1   2       one row a sequence, prefill chunks and decode mixed
+    slots             [ 5,            2,  7 ]
+    starts            [ 0,          130, 18 ]     position of the row's first token in its sequence
+    offsets           [ 0,            4,  5, 6 ]
+    tokens            [ 9 31 4 11,   -1, -1 ]     -1 (FROM_SLOT): the token that the slot sampled last
+
+In it every token sees the tokens of its own sequence at its own position and before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+IntArray = npt.NDArray[np.int32]
+FloatArray = npt.NDArray[np.float32]
+
+FROM_SLOT = -1
+
+
+@dataclass(frozen=True, slots=True)
+class SlotSampling:
+    """How a slot's tokens are drawn; the executor's part of ``SamplingParams``, seeds resolved.
+
+    Attributes:
+        seed: With ``sample_index`` and the position, the whole state of the random numbers.
+        sample_index: Which of the request's n samples this is.
+        suppress: Tokens that may not be drawn while the output is shorter than ``min_tokens``.
+        logprobs: Alternatives to report per drawn token; None reports nothing.
+        prompt_logprobs: The same for prompt tokens.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    seed: int = 0
+    sample_index: int = 0
+    min_tokens: int = 0
+    suppress: tuple[int, ...] = ()
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SlotOpen:
+    """A sequence takes a slot, new or resumed.
+
+    Attributes:
+        slot: The slot, free until now.
+        tokens: int32 [prompt + output so far]. Penalties count them.
+        prompt_length: How many of them are prompt.
+        sampling: How its tokens are drawn.
+    """
+
+    slot: int
+    tokens: IntArray
+    prompt_length: int
+    sampling: SlotSampling
+
+
+@dataclass(frozen=True, slots=True)
+class PageAppend:
+    """Pages added to the end of a slot's page row.
+
+    Attributes:
+        slot: The slot.
+        handles: int32 [pages], virtual handles of a pool.
+    """
+
+    slot: int
+    handles: IntArray
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One step's work. See the module's picture; arrays are int32 unless said.
+
+    Attributes:
+        step: Number of the step, counted from 1.
+        opens: Slots taken, before anything else.
+        pages: Page rows lengthened, after ``opens``.
+        slots: [rows].
+        starts: [rows].
+        offsets: [rows + 1] into ``tokens``.
+        tokens: [total].
+        sample: bool [rows]: the row ends at the end of its sequence, so a token is drawn from it.
+        closes: Slots freed after the step.
+    """
+
+    step: int
+    opens: tuple[SlotOpen, ...]
+    pages: tuple[PageAppend, ...]
+    slots: IntArray
+    starts: IntArray
+    offsets: IntArray
+    tokens: IntArray
+    sample: npt.NDArray[np.bool_]
+    closes: tuple[int, ...] = ()
+
+    @property
+    def rows(self) -> int:
+        """Number of sequences in the step."""
+        return len(self.slots)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """Raw log probabilities of one position.
+
+    Attributes:
+        token: The token that was drawn (or stood in the prompt).
+        logprob: Its log probability.
+        rank: How many tokens are at least as likely as it (1 is the likeliest).
+        top_tokens: int32 [k], likeliest first.
+        top_logprobs: float32 [k].
+    """
+
+    token: int
+    logprob: float
+    rank: int
+    top_tokens: IntArray
+    top_logprobs: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutput:
+    """What a step produced, in the order of its rows.
+
+    Attributes:
+        step: The batch's number.
+        tokens: int32 [rows]; the drawn token, or -1 where nothing was drawn.
+        accepted: int32 [rows]; tokens added to the sequence (0 or 1 without speculation).
+        logprobs: Per row, None where not asked for.
+        prompt_logprobs: Per row, one entry a prompt position whose successor is known.
+        errors: Row to message, for rows that failed; the others are unharmed.
+        seconds: Time in the executor.
+    """
+
+    step: int
+    tokens: IntArray
+    accepted: IntArray
+    logprobs: tuple[TokenLogprobs | None, ...]
+    prompt_logprobs: tuple[tuple[TokenLogprobs, ...], ...]
+    errors: dict[int, str] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """A submitted batch, to be collected in the order of submission."""
+
+    step: int
+
+
+class Executor(Protocol):
+    """Runs batches. ``submit`` returns at once where the device allows; ``collect`` waits for the result."""
+
+    def submit(self, batch: Batch) -> Ticket:
+        """Take a batch; batches run in the order of submission."""
+        ...
+
+    def collect(self, ticket: Ticket) -> StepOutput:
+        """Wait for a batch and return what it produced."""
+        ...

@@ -1,0 +1,1 @@
+"""Between text and tokens: tokenizers, chat templates, incremental detokenization, stop strings."""
