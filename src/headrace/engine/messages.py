@@ -1,7 +1,7 @@
 """The records between gateway and replica: tokens in, tokens out, as msgpack over ZeroMQ.
 
-Down: ``Generate``, ``Abort``, ``Inspect``, ``Drain``. Up: ``Hello`` once, then one ``StepReport`` a step, with a ``Beat``
-from a thread of its own, so that a long step is not taken for a dead process.
+Down: ``Generate``, ``Abort``, ``Inspect``, ``Drain``. Up: ``Hello`` once, then one ``StepReport`` a step, with a
+``Beat`` from a thread of its own, so that a long step is not taken for a dead process.
 """
 
 from __future__ import annotations

@@ -26,9 +26,7 @@ class Timeline(msgspec.Struct, frozen=True, omit_defaults=True):
             queue=_between(self.queued, self.first_scheduled),
             prefill=_between(self.first_scheduled, self.prefill_done),
             time_to_first_token=_between(start, self.first_token),
-            time_per_output_token=decode / (output_tokens - 1)
-            if decode is not None and output_tokens > 1
-            else None,
+            time_per_output_token=decode / (output_tokens - 1) if decode is not None and output_tokens > 1 else None,
             end_to_end=_between(start, self.last_token),
         )
 

@@ -72,15 +72,17 @@ class SlotOpen:
 
 
 @dataclass(frozen=True, slots=True)
-class PageAppend:
-    """Pages added to the end of a slot's page row.
+class PageWrite:
+    """Entries of a slot's page row: new pages at its end, or pages exchanged for equal ones of the prefix tree.
 
     Attributes:
         slot: The slot.
+        start: Index of the first entry in the row.
         handles: int32 [pages], virtual handles of a pool.
     """
 
     slot: int
+    start: int
     handles: IntArray
 
 
@@ -90,30 +92,42 @@ class Batch:
 
     Attributes:
         step: Number of the step, counted from 1.
-        opens: Slots taken, before anything else.
-        pages: Page rows lengthened, after ``opens``.
+        opens: Slots taken, before anything else. A slot is free again when another sequence opens it.
+        pages: Page rows written, after ``opens``.
         slots: [rows].
         starts: [rows].
         offsets: [rows + 1] into ``tokens``.
         tokens: [total].
         sample: bool [rows]: the row ends at the end of its sequence, so a token is drawn from it.
-        closes: Slots freed after the step.
     """
 
     step: int
     opens: tuple[SlotOpen, ...]
-    pages: tuple[PageAppend, ...]
+    pages: tuple[PageWrite, ...]
     slots: IntArray
     starts: IntArray
     offsets: IntArray
     tokens: IntArray
     sample: npt.NDArray[np.bool_]
-    closes: tuple[int, ...] = ()
 
     @property
     def rows(self) -> int:
         """Number of sequences in the step."""
         return len(self.slots)
+
+    def only(self, row: int) -> Batch:
+        """The part of the batch that concerns one row; run after the whole failed, to find the row at fault."""
+        slot, start, end = self.slots[row], self.offsets[row], self.offsets[row + 1]
+        return Batch(
+            step=self.step,
+            opens=tuple(x for x in self.opens if x.slot == slot),
+            pages=tuple(x for x in self.pages if x.slot == slot),
+            slots=self.slots[row : row + 1],
+            starts=self.starts[row : row + 1],
+            offsets=np.array([0, end - start], np.int32),
+            tokens=self.tokens[start:end],
+            sample=self.sample[row : row + 1],
+        )
 
 
 @dataclass(frozen=True, slots=True)
