@@ -1,0 +1,131 @@
+"""What every checkpoint reader offers, and the choice of the reader."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.errors import CheckpointError
+
+PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
+SAFETENSORS_INDEX = "model.safetensors.index.json"
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerSource:
+    """Where the tokenizer and chat template of a checkpoint are; exactly one of the two is set.
+
+    Attributes:
+        folder: A folder that may hold ``tokenizer.json``, ``tokenizer_config.json``,
+            ``special_tokens_map.json``, ``chat_template.jinja`` and the like.
+        gguf: The ``tokenizer.*`` metadata of a GGUF file, keys in full, arrays as lists.
+    """
+
+    folder: Path | None = None
+    gguf: Mapping[str, Any] | None = None
+
+
+class Checkpoint(Protocol):
+    """A model on disk, in Hugging Face vocabulary whatever its file format.
+
+    Attributes:
+        path: The file or folder that was opened.
+        config: As ``config.json`` has it: ``architectures``, ``model_type``, ``hidden_size``, rope parameters,
+            ``eos_token_id`` (one id or a list), ... . Values are as found; a family's config parser checks them.
+        tokenizer: Where tokenizer and chat template are.
+    """
+
+    @property
+    def path(self) -> Path: ...  # noqa: D102
+
+    @property
+    def config(self) -> Mapping[str, Any]: ...  # noqa: D102
+
+    @property
+    def tokenizer(self) -> TokenizerSource: ...  # noqa: D102
+
+    def names(self) -> list[str]:
+        """Names of all weights, such as ``model.layers.0.self_attn.q_proj.weight``.
+
+        A tensor for which there is no Hugging Face name keeps its own, so that loading reports it.
+        """
+        ...
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """A weight's shape, slowest dimension first.
+
+        Raises:
+            CheckpointError: There is no such tensor.
+        """
+        ...
+
+    def read(self, name: str) -> npt.NDArray[np.float32]:
+        """A weight as a new writable array, dequantized, rows in Hugging Face order.
+
+        Raises:
+            CheckpointError: There is no such tensor, or it cannot be read.
+        """
+        ...
+
+    def content_id(self) -> str:
+        """32 hexadecimal digits that name these weights.
+
+        A SHA-256 of the file's own description (config, tensor names, shapes, formats) and of 256 bytes from
+        the start, middle and end of every tensor. Equal files have equal ids wherever they lie; it is cheap
+        and guards against mixing up models, not against forgery.
+        """
+        ...
+
+
+def open_checkpoint(path: Path | str) -> Checkpoint:
+    """Open a ``.gguf`` file, or a folder of ``*.safetensors`` with a ``config.json``.
+
+    A folder without safetensors that holds exactly one ``.gguf`` file opens that file.
+
+    Raises:
+        CheckpointError: Nothing readable is there; pickled checkpoints are refused.
+    """
+    path = Path(path)
+    if path.is_dir():
+        return _open_folder(path)
+    if not path.exists():
+        raise CheckpointError("there is no such file or folder", file=path)
+    if path.suffix == ".safetensors":
+        raise CheckpointError("name the folder, which also holds config.json and the tokenizer", file=path)
+    if path.suffix in PICKLED:
+        raise _pickled(path)
+    from headrace.models.gguf_checkpoint import GGUFCheckpoint
+
+    return GGUFCheckpoint(path)
+
+
+def _open_folder(path: Path) -> Checkpoint:
+    files = sorted(p.name for p in path.iterdir() if p.is_file())
+    if SAFETENSORS_INDEX in files or any(name.endswith(".safetensors") for name in files):
+        from headrace.models.safetensors_folder import SafetensorsFolder
+
+        return SafetensorsFolder(path)
+    ggufs = [name for name in files if name.endswith(".gguf")]
+    if len(ggufs) == 1:
+        from headrace.models.gguf_checkpoint import GGUFCheckpoint
+
+        return GGUFCheckpoint(path / ggufs[0])
+    if ggufs:
+        raise CheckpointError(f"the folder holds several GGUF files; name one of {', '.join(ggufs)}", file=path)
+    pickled = [name for name in files if name.endswith(PICKLED)]
+    if pickled:
+        raise _pickled(path / pickled[0])
+    raise CheckpointError("the folder holds neither *.safetensors nor a *.gguf file", file=path)
+
+
+def _pickled(path: Path) -> CheckpointError:
+    return CheckpointError(
+        "pickled checkpoints are refused: unpickling runs whatever code the file carries. Use the model's "
+        "safetensors or GGUF version, or convert it in a place where running that code does no harm",
+        file=path,
+    )

@@ -1,0 +1,90 @@
+"""Which family module computes which model, and the model's spec. No PyTorch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.errors import CheckpointError
+from headrace.models.checkpoint import Checkpoint
+from headrace.models.config import ConfigReader, parse_llama
+from headrace.models.spec import ModelSpec, StateGroup
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A line of models that one module computes.
+
+    Attributes:
+        name: The module in this folder.
+        architectures: ``architectures`` of ``config.json`` -> ``model_type``.
+    """
+
+    name: str
+    architectures: Mapping[str, str]
+
+
+FAMILIES = (
+    Family(
+        "llama",
+        {
+            "LlamaForCausalLM": "llama",
+            "MistralForCausalLM": "mistral",
+            "Qwen2ForCausalLM": "qwen2",
+            "Qwen3ForCausalLM": "qwen3",
+        },
+    ),
+)
+
+
+def family_of(config: Mapping[str, Any], file: object) -> Family:
+    """The family of a config: by ``architectures`` where given, else by ``model_type``.
+
+    Raises:
+        CheckpointError: No family knows the model, or the two keys contradict each other.
+    """
+    known = {arch: (family, kind) for family in FAMILIES for arch, kind in family.architectures.items()}
+    names, kind = config.get("architectures"), config.get("model_type")
+    if names is None:
+        for family, model_type in known.values():
+            if model_type == kind:
+                return family
+        choices = ", ".join(model_type for _, model_type in known.values())
+        raise CheckpointError(f"config key 'model_type' is {kind!r:.80}; known are {choices}", file=file)
+    name = names[0] if isinstance(names, list) and names else names
+    if not isinstance(name, str) or name not in known:
+        choices = ", ".join(known)
+        raise CheckpointError(f"architecture {name!r:.80} is unknown; known are {choices}", file=file)
+    family, model_type = known[name]
+    if kind != model_type:
+        raise CheckpointError(
+            f"config key 'model_type' is {kind!r:.80}, but architecture {name!r} goes with {model_type!r}", file=file
+        )
+    return family
+
+
+def load_spec(checkpoint: Checkpoint, name: str) -> ModelSpec:
+    """What scheduler, memory and API need to know of a model, without reading a weight.
+
+    Args:
+        checkpoint: An open checkpoint.
+        name: The name that clients ask for.
+
+    Raises:
+        CheckpointError: The architecture is unknown or the config is unusable.
+    """
+    family = family_of(checkpoint.config, checkpoint.path)
+    config = parse_llama(checkpoint.config, checkpoint.path)
+    attention = StateGroup("full", config.layers, config.kv_heads, config.head_dim, config.head_dim)
+    return ModelSpec(
+        name=name,
+        family=family.name,
+        vocab_size=config.vocab_size,
+        hidden_size=config.hidden_size,
+        context_length=config.context_length,
+        eos_token_ids=ConfigReader(checkpoint.config, checkpoint.path).token_ids("eos_token_id", config.vocab_size),
+        state_groups=(attention,),
+        parameters=sum(math.prod(checkpoint.shape(tensor)) for tensor in checkpoint.names()),
+    )
