@@ -1,0 +1,128 @@
+"""``ChatRequest``: the body of ``/v1/chat/completions``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
+
+from headrace.api.fields import MAX_LOGPROBS, Count, PromptCacheOptions, Request, SamplingFields, ServiceTier, refused
+from headrace.api.messages import Message, TextContent, template_messages
+
+_NO_TOOLS = "Tool calls are not supported yet: "
+
+
+class Prediction(Request, frozen=True):
+    """OpenAI's predicted output, a hint that may speed an answer up and never changes it. Accepted, not used."""
+
+    type: Literal["content"]
+    content: TextContent
+
+
+MetadataKey = Annotated[str, Meta(max_length=64)]
+MetadataValue = Annotated[str, Meta(max_length=512)]
+
+
+class ChatRequest(SamplingFields, frozen=True, kw_only=True):
+    """The body of ``/v1/chat/completions`` (OpenAI API reference, "Create chat completion", plus extensions).
+
+    Every optional field takes null for "absent". Fields are honoured, or accepted because they only label the request,
+    or refused unless they ask for nothing; the schema of a refused field lists the values that are taken.
+    """
+
+    messages: Annotated[
+        list[Message],
+        Meta(
+            min_length=1,
+            description="The conversation so far.",
+            examples=[[{"role": "user", "content": "Name three rivers."}]],
+        ),
+    ]
+    max_completion_tokens: Annotated[
+        Count | None, Meta(description="At most this many output tokens; by default what the context leaves.")
+    ] = None
+    logprobs: Annotated[bool | None, Meta(description="Return the log probability of each output token.")] = None
+    top_logprobs: Annotated[
+        Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None,
+        Meta(description="Return that many likeliest tokens at each position; needs logprobs true."),
+    ] = None
+
+    add_generation_prompt: Annotated[
+        bool | None,
+        Meta(description="Extension. End the prompt with the head of an answer. Default true, unless continuing."),
+    ] = None
+    continue_final_message: Annotated[
+        bool | None, Meta(description="Extension. Continue the last message instead of answering it.")
+    ] = None
+    chat_template_kwargs: Annotated[
+        dict[str, Any] | None, Meta(description="Extension. Variables for the chat template.")
+    ] = None
+
+    metadata: Annotated[
+        Annotated[dict[MetadataKey, MetadataValue], Meta(max_length=16)] | None,
+        Meta(description="Labels of yours. Accepted, not used."),
+    ] = None
+    store: Annotated[bool | None, Meta(description="Accepted; nothing is stored.")] = None
+    service_tier: Annotated[ServiceTier | None, Meta(description="Accepted; there is one tier.")] = None
+    safety_identifier: Annotated[str | None, Meta(description="A label for your end user. Accepted, not used.")] = None
+    prompt_cache_key: Annotated[str | None, Meta(description="Accepted; prefixes are cached anyway.")] = None
+    prompt_cache_options: Annotated[
+        PromptCacheOptions | None, Meta(description="Accepted; prefixes are cached anyway.")
+    ] = None
+    prompt_cache_retention: Annotated[
+        Literal["in_memory", "in-memory", "24h"] | None, Meta(description="Accepted; prefixes are cached anyway.")
+    ] = None
+    parallel_tool_calls: Annotated[bool | None, Meta(description="Accepted; no effect without tools.")] = None
+    prediction: Annotated[Prediction | None, Meta(description="Accepted, not used: it never changes the answer.")] = (
+        None
+    )
+
+    tools: Annotated[Any, refused([None, []], _NO_TOOLS + "leave tools out or send [].")] = None
+    tool_choice: Annotated[Any, refused([None, "none", "auto"], _NO_TOOLS + "tool_choice may be 'none' or 'auto'.")] = (
+        None
+    )
+    functions: Annotated[Any, refused([None, []], _NO_TOOLS + "leave functions out or send [].")] = None
+    function_call: Annotated[
+        Any, refused([None, "none", "auto"], _NO_TOOLS + "function_call may be 'none' or 'auto'.")
+    ] = None
+    response_format: Annotated[
+        Any,
+        refused(
+            [None, {"type": "text"}],
+            "Constrained output is not supported yet: response_format may be {'type': 'text'}.",
+        ),
+    ] = None
+    modalities: Annotated[Any, refused([None, ["text"]], "Answers are text: modalities may be ['text'].")] = None
+    audio: Annotated[Any, refused([None], "Answers are text: leave audio out.")] = None
+    moderation: Annotated[Any, refused([None], "There is no moderation model here: leave moderation out.")] = None
+    web_search_options: Annotated[
+        Any, refused([None], "There is no web search here: leave web_search_options out.")
+    ] = None
+    reasoning_effort: Annotated[
+        Any,
+        refused(
+            [None, "none"],
+            "This model has no reasoning effort to set: leave reasoning_effort out, or use chat_template_kwargs "
+            "where its template has such a variable.",
+        ),
+    ] = None
+    verbosity: Annotated[
+        Any, refused([None, "medium"], "Verbosity cannot be set: leave verbosity out or send 'medium'.")
+    ] = None
+
+    def sampling(self) -> dict[str, Any]:
+        """Keyword arguments for ``SamplingParams``: only what was given, and ``max_tokens`` always."""
+        params = self.common_sampling()
+        params["max_tokens"] = self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+        if self.logprobs:
+            params["logprobs"] = self.top_logprobs or 0
+        return params
+
+    def template_messages(self, *, developer_as: str = "system") -> list[dict[str, Any]]:
+        """The messages as plain dictionaries; see ``messages.template_messages``."""
+        return template_messages(self.messages, developer_as=developer_as)
+
+    @property
+    def generation_prompt(self) -> bool:
+        """Whether the prompt ends with the head of an answer."""
+        return not self.continue_final_message if self.add_generation_prompt is None else self.add_generation_prompt
