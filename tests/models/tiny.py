@@ -1,0 +1,164 @@
+"""Tiny random models of every variant, and their GGUF twins written the way the converter of llama.cpp does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import torch
+import transformers
+
+COMMON: dict[str, Any] = {
+    "vocab_size": 256,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+LLAMA3_ROPE = {
+    "rope_type": "llama3",
+    "rope_theta": 10000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+LINEAR_ROPE = {"rope_type": "linear", "rope_theta": 5000.0, "factor": 4.0}
+
+CONFIGS: dict[str, Any] = {
+    "llama2": lambda: transformers.LlamaConfig(**COMMON),
+    "llama_linear": lambda: transformers.LlamaConfig(**COMMON, rope_parameters=dict(LINEAR_ROPE)),
+    "llama3": lambda: transformers.LlamaConfig(**COMMON, head_dim=16, rope_parameters=dict(LLAMA3_ROPE)),
+    "llama_biased": lambda: transformers.LlamaConfig(**COMMON, attention_bias=True, mlp_bias=True),
+    "smollm2": lambda: transformers.LlamaConfig(**COMMON, tie_word_embeddings=True),
+    "mistral": lambda: transformers.MistralConfig(**COMMON, head_dim=32, sliding_window=None),
+    "qwen2": lambda: transformers.Qwen2Config(**COMMON),
+    "qwen3": lambda: transformers.Qwen3Config(**COMMON, head_dim=32, tie_word_embeddings=True),
+}
+
+
+def make(name: str, **changes: Any) -> Any:
+    """A float32 Transformers model with repeatable weights, wide enough that a mistake shows in the logits."""
+    config = CONFIGS[name]()
+    for key, value in changes.items():
+        setattr(config, key, value)
+    torch.manual_seed(len(name))
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="sdpa")
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() >= 2:
+                parameter.normal_(0, parameter.shape[-1] ** -0.5)
+            else:
+                parameter.add_(torch.randn_like(parameter) * 0.1)
+    return model.eval()
+
+
+def causal_attend(layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """Attention when all tokens are one whole sequence."""
+    turned = (x.transpose(0, 1)[None] for x in (query, key, value))
+    out = torch.nn.functional.scaled_dot_product_attention(*turned, is_causal=True, enable_gqa=True)
+    return out[0].transpose(0, 1)
+
+
+def our_logits(model: Any, tokens: list[int]) -> np.ndarray:
+    """``[T, vocab]`` of one whole sequence through a ``LlamaModel``."""
+    with torch.inference_mode():
+        hidden = model.hidden(torch.tensor(tokens), torch.arange(len(tokens)), causal_attend)
+        return model.logits(hidden).numpy()
+
+
+def their_logits(model: Any, tokens: list[int]) -> np.ndarray:
+    """The same through Transformers."""
+    with torch.inference_mode():
+        return model(input_ids=torch.tensor([tokens]), use_cache=False).logits[0].float().numpy()
+
+
+_IN_BLOCK = {
+    "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+_TOP = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
+
+
+def gguf_name(name: str) -> str:
+    """The GGUF name of a Hugging Face tensor name."""
+    stem, _, kind = name.rpartition(".")
+    if stem in _TOP:
+        return f"{_TOP[stem]}.{kind}"
+    _, _, layer, rest = stem.split(".", 3)
+    return f"blk.{layer}.{_IN_BLOCK[rest]}.{kind}"
+
+
+def permute(weight: np.ndarray, heads: int) -> np.ndarray:
+    """Row order within a head as llama.cpp's rope for ``llama`` wants it: halves interleaved."""
+    half = weight.shape[0] // heads // 2
+    order = [head * 2 * half + part * half + i for head in range(heads) for i in range(half) for part in (0, 1)]
+    return weight[order]
+
+
+def write_gguf(
+    model: Any,
+    path: Path,
+    matrices: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32,
+    rope_factors: np.ndarray | None = None,
+    extra: Any = None,
+) -> None:
+    """Write a Transformers model as GGUF, its matrices in the given format."""
+    config = model.config
+    arch = "llama" if config.model_type == "mistral" else config.model_type
+    writer = gguf.GGUFWriter(path, arch)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    head_dim = getattr(config, "head_dim", None)
+    if head_dim:
+        writer.add_key_length(head_dim)
+        writer.add_value_length(head_dim)
+        writer.add_rope_dimension_count(head_dim)
+    if config.rope_parameters["rope_type"] == "linear":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+        writer.add_rope_scaling_factor(config.rope_parameters["factor"])
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list([f"t{i}" for i in range(config.vocab_size)])
+    writer.add_eos_token_id(2)
+    writer.add_eot_token_id(7)
+    if extra is not None:
+        extra(writer)
+    if rope_factors is not None:
+        writer.add_tensor("rope_freqs.weight", rope_factors.astype(np.float32))
+    for name, parameter in model.named_parameters():
+        _add(writer, name, parameter.detach().numpy(), arch, config, matrices)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def _add(writer: Any, name: str, weight: np.ndarray, arch: str, config: Any, matrices: Any) -> None:
+    if arch == "llama" and ".q_proj." in name:
+        weight = permute(weight, config.num_attention_heads)
+    if arch == "llama" and ".k_proj." in name:
+        weight = permute(weight, config.num_key_value_heads)
+    kind = matrices if weight.ndim > 1 else gguf.GGMLQuantizationType.F32
+    writer.add_tensor(gguf_name(name), gguf.quantize(np.ascontiguousarray(weight), kind), raw_dtype=kind)
