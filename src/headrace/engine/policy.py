@@ -1,0 +1,58 @@
+"""Scheduling policy: pure functions over numbers, no state, no side effects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+
+def prefill_budget(
+    *,
+    max_tokens: int,
+    decode_rows: int,
+    decode_pairs: int,
+    context: int,
+    max_seconds: float | None,
+    estimate: Callable[[int, int], float],
+    granule: int,
+) -> int:
+    """How many prompt tokens may join a step beside its decode rows.
+
+    Only the gap between the tokens of *decoding* sequences is bounded by ``max_seconds``; with none of them the
+    token budget alone counts. At least ``granule`` tokens are let in, so that prompts always progress.
+
+    Args:
+        max_tokens: Most tokens of a step.
+        decode_rows: Sequences that decode in it, one token each.
+        decode_pairs: Their (query, key) pairs.
+        context: Tokens already computed of the prompt that comes first.
+        max_seconds: Longest step wanted, or None.
+        estimate: Seconds of a step, from its tokens and pairs.
+        granule: Smallest piece of a prompt worth a step.
+    """
+    room = max(max_tokens - decode_rows, 0)
+    if max_seconds is None or not decode_rows:
+        return room
+
+    def fits(tokens: int) -> bool:
+        pairs = decode_pairs + tokens * context + tokens * tokens // 2
+        return estimate(decode_rows + tokens, pairs) <= max_seconds
+
+    low, high = min(granule, room), room
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle - 1)
+    return low
+
+
+def victim(arrivals: Sequence[int]) -> int:
+    """Index of the sequence to preempt: the last to arrive, which loses the least work and keeps the order fair."""
+    return max(range(len(arrivals)), key=arrivals.__getitem__)
+
+
+def may_admit(*, pages_needed: int, pages_available: int, running: int) -> bool:
+    """Whether a waiting sequence should start.
+
+    Beyond its own prompt it leaves a page for each running sequence, which may need one at the next step: starting a
+    sequence only to preempt it at once would waste its prefill. With nothing running there is nothing to wait for.
+    """
+    return running == 0 or pages_needed + running <= pages_available

@@ -1,0 +1,146 @@
+"""Putting an engine together: checkpoint, model, memory, executor. The one place where the parts meet."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from headrace.engine.constraint import ConstraintFactory
+from headrace.engine.engine import Engine
+from headrace.engine.messages import ReplicaInfo
+from headrace.engine.scheduler import SchedulerLimits
+from headrace.errors import InvalidInput
+from headrace.memory.kv_memory import KvMemory
+from headrace.models.checkpoint import open_checkpoint
+from headrace.models.families import load_spec
+
+MiB = 1 << 20
+DEFAULT_KV_SHARE = 0.25  # of the memory that is free once the weights are loaded
+SMALLEST_KV = 256 * MiB
+LARGEST_DEFAULT_KV = 4096 * MiB
+
+Progress = Callable[[int, int], None]
+
+
+class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How to run a model.
+
+    Attributes:
+        path: A ``.gguf`` file or a folder of safetensors.
+        name: The name that clients ask for.
+        executor: ``eager``, the PyTorch reference.
+        dtype: Element type of weights, activations and KV cache.
+        threads: Threads of the executor; None is one a core.
+        context_length: Most tokens of a sequence; None is what model and KV memory allow.
+        kv_memory: Bytes of KV memory; None is a quarter of the free memory, between 256 MiB and 4 GiB.
+        max_running: Sequences that run at once.
+        max_batch_tokens: Most tokens of a step.
+        max_step_ms: Longest step wanted while sequences decode; None bounds a step by its tokens alone.
+        prefix_cache: Keep computed prefixes for later requests.
+        debug: Poison freed pages and check the invariants when idle.
+    """
+
+    path: str
+    name: str
+    executor: Literal["eager"] = "eager"
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    threads: int | None = None
+    context_length: int | None = None
+    kv_memory: int | None = None
+    max_running: int = 64
+    max_batch_tokens: int = 512
+    max_step_ms: float | None = 500.0
+    prefix_cache: bool = True
+    debug: bool = False
+
+    def __post_init__(self) -> None:
+        for field, low in (("threads", 1), ("context_length", 2), ("max_running", 1), ("max_batch_tokens", 1)):
+            value = getattr(self, field)
+            if value is not None and value < low:
+                raise InvalidInput(f"must be at least {low}, got {value}", field=field)
+        if self.max_step_ms is not None and not self.max_step_ms > 0:
+            raise InvalidInput(f"must be a positive number of milliseconds, got {self.max_step_ms}", field="max_step_ms")
+
+
+def build_engine(
+    options: EngineOptions, constraint_for: ConstraintFactory, progress: Progress | None = None
+) -> tuple[Engine, ReplicaInfo]:
+    """Load a model and build the engine that runs it.
+
+    Args:
+        options: How to run it.
+        constraint_for: Makes what watches a sample's text for stop strings.
+        progress: Called with (weights copied, weights in all) while the model loads.
+
+    Raises:
+        CheckpointError: The file cannot be used.
+        InvalidInput: The KV memory or the context is too small or too large.
+    """
+    # Imported late: PyTorch takes a second, and whoever only asks for help should not wait for it.
+    from headrace.models.llama import load_model
+    from headrace.runtime.eager import EagerExecutor, set_threads, torch_dtype
+
+    checkpoint = open_checkpoint(Path(options.path))
+    spec = load_spec(checkpoint, options.name)
+    threads = set_threads(options.threads or os.cpu_count() or 1)
+    model = load_model(checkpoint, torch_dtype(options.dtype), progress)
+    layout = EagerExecutor.layout_for(spec, torch_dtype(options.dtype))
+    kv_bytes = options.kv_memory if options.kv_memory is not None else _default_kv_bytes()
+    pages = kv_bytes // layout.page_bytes
+    kv_tokens = pages * layout.page_tokens
+    context = _context_length(options.context_length, spec.context_length, kv_tokens)
+    memory = KvMemory(
+        pages=pages,
+        page_bytes=layout.page_bytes,
+        page_tokens=layout.page_tokens,
+        prefix_cache=options.prefix_cache,
+        poison=options.debug,
+    )
+    executor = EagerExecutor(
+        model,
+        spec,
+        layout,
+        state=memory.arena.buffer,
+        page_table=memory.pool.page_table,
+        slots=options.max_running,
+        context_length=context,
+    )
+    limits = SchedulerLimits(
+        slots=options.max_running,
+        max_batch_tokens=options.max_batch_tokens,
+        max_step_seconds=None if options.max_step_ms is None else options.max_step_ms / 1000,
+    )
+    engine = Engine(spec, executor, memory, limits, context_length=context, constraint_for=constraint_for)
+    info = ReplicaInfo(
+        model=options.name,
+        executor=f"{options.executor} {options.dtype}",
+        threads=threads,
+        context_length=context,
+        kv_tokens=memory.pool.capacity * layout.page_tokens,
+        page_tokens=layout.page_tokens,
+        pages=memory.pool.capacity,
+        vocab_size=spec.vocab_size,
+        max_running=options.max_running,
+    )
+    return engine, info
+
+
+def _context_length(wanted: int | None, model: int, kv_tokens: int) -> int:
+    if wanted is not None and wanted > model:
+        raise InvalidInput(f"the model's context is {model} tokens, {wanted} are too many", field="context_length")
+    context = min(wanted or model, kv_tokens)
+    if context < 2 or (wanted is not None and context < wanted):
+        raise InvalidInput(
+            f"the KV memory holds {kv_tokens} tokens, too few for a context of {wanted or model}; give it more",
+            field="kv_memory",
+        )
+    return context
+
+
+def _default_kv_bytes() -> int:
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else SMALLEST_KV * 4
+    return int(min(max(free * DEFAULT_KV_SHARE, SMALLEST_KV), LARGEST_DEFAULT_KV))

@@ -1,0 +1,79 @@
+"""``SlotTable``: what an executor keeps of each running sequence from step to step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from headrace.runtime.batch import FROM_SLOT, Batch, FloatArray, IntArray, SlotSampling, TokenLogprobs
+from headrace.runtime.sampler import TokenCounts, needs_counts, sample, token_logprobs
+
+
+@dataclass(slots=True)
+class Slot:
+    """A running sequence.
+
+    Attributes:
+        tokens: int32 [prompt + output] at the time of opening; prompt log probabilities look up what follows.
+        prompt_length: How many tokens are prompt.
+        sampling: How its tokens are drawn.
+        counts: For penalties; None if nothing is penalized.
+        last_token: The token drawn last.
+    """
+
+    tokens: IntArray
+    prompt_length: int
+    sampling: SlotSampling
+    counts: TokenCounts | None
+    last_token: int = -1
+
+
+class SlotTable:
+    """The slots of an executor.
+
+    Args:
+        slots: How many sequences run at once.
+        row_pages: Most pages of a sequence.
+        vocab_size: Size of the vocabulary.
+    """
+
+    def __init__(self, slots: int, row_pages: int, vocab_size: int) -> None:
+        self.page_rows = np.zeros((slots, row_pages), np.int32)
+        self._slots: list[Slot | None] = [None] * slots
+        self._vocab_size = vocab_size
+
+    def __getitem__(self, slot: int) -> Slot:
+        state = self._slots[slot]
+        if state is None:
+            raise RuntimeError(f"slot {slot} was never opened")
+        return state
+
+    def apply(self, batch: Batch) -> None:
+        """Take the batch's openings and page rows. Doing it twice changes nothing."""
+        for opened in batch.opens:
+            counts = None
+            if needs_counts(opened.sampling):
+                counts = TokenCounts(opened.tokens, opened.prompt_length, self._vocab_size)
+            self._slots[opened.slot] = Slot(opened.tokens, opened.prompt_length, opened.sampling, counts)
+        for write in batch.pages:
+            self.page_rows[write.slot, write.start : write.start + len(write.handles)] = write.handles
+
+    def resolve(self, batch: Batch) -> IntArray:
+        """int32 [total]: the batch's tokens with ``FROM_SLOT`` replaced by what the slots drew last."""
+        tokens = batch.tokens.copy()
+        for at in np.flatnonzero(tokens == FROM_SLOT):
+            row = int(np.searchsorted(batch.offsets, at, side="right")) - 1
+            tokens[at] = self[batch.slots[row]].last_token
+        return tokens
+
+    def draw(self, slot: int, logits: FloatArray, position: int) -> tuple[int, TokenLogprobs | None]:
+        """Draw the token at ``position`` of the slot's sequence from float32 [vocab] logits and remember it."""
+        state = self[slot]
+        sampling = state.sampling
+        token = sample(logits, sampling, state.counts, position=position, output_length=position - state.prompt_length)
+        report = None if sampling.logprobs is None else token_logprobs(logits, token, sampling.logprobs)
+        state.last_token = token
+        if state.counts is not None:
+            state.counts.add(token)
+        return token, report
