@@ -148,17 +148,22 @@ def write_gguf(
     if rope_factors is not None:
         writer.add_tensor("rope_freqs.weight", rope_factors.astype(np.float32))
     for name, parameter in model.named_parameters():
-        _add(writer, name, parameter.detach().numpy(), arch, config, matrices)
+        _add(writer, name, as_stored(name, parameter.detach().numpy(), arch, config), matrices)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
 
 
-def _add(writer: Any, name: str, weight: np.ndarray, arch: str, config: Any, matrices: Any) -> None:
+def as_stored(name: str, weight: np.ndarray, arch: str, config: Any) -> np.ndarray:
+    """A weight with its rows in the file's order."""
     if arch == "llama" and ".q_proj." in name:
-        weight = permute(weight, config.num_attention_heads)
+        return permute(weight, config.num_attention_heads)
     if arch == "llama" and ".k_proj." in name:
-        weight = permute(weight, config.num_key_value_heads)
+        return permute(weight, config.num_key_value_heads)
+    return weight
+
+
+def _add(writer: Any, name: str, weight: np.ndarray, matrices: Any) -> None:
     kind = matrices if weight.ndim > 1 else gguf.GGMLQuantizationType.F32
     writer.add_tensor(gguf_name(name), gguf.quantize(np.ascontiguousarray(weight), kind), raw_dtype=kind)
