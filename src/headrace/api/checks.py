@@ -11,7 +11,15 @@ import msgspec
 from headrace.api.chat import ChatRequest
 from headrace.api.completions import MAX_PROMPTS, CompletionRequest
 from headrace.api.errors import bad_request, unsupported
-from headrace.api.fields import INT32_MAX, LOGIT_BIAS_KEY, Refused, SamplingFields, StreamOptions, refused_fields
+from headrace.api.fields import (
+    INT32_MAX,
+    LOGIT_BIAS_KEY,
+    RESERVED_VARIABLES,
+    Refused,
+    SamplingFields,
+    StreamOptions,
+    refused_fields,
+)
 from headrace.api.messages import AssistantMessage, Message
 from headrace.api.tokenize import DetokenizeRequest, TokenizeRequest
 
@@ -117,6 +125,12 @@ def _check_template(add: bool | None, go_on: bool | None, variables: dict[str, A
         raise bad_request(
             "continue_final_message and add_generation_prompt exclude each other.", param="continue_final_message"
         )
+    for name in RESERVED_VARIABLES:
+        if name in (variables or {}):
+            raise bad_request(
+                f"chat_template_kwargs may not set {name}, which the request itself gives.",
+                param=f"chat_template_kwargs.{name}",
+            )
     if variables is not None and _deeper_than(variables, MAX_TEMPLATE_DEPTH):
         raise bad_request(
             f"chat_template_kwargs is nested more than {MAX_TEMPLATE_DEPTH} deep.", param="chat_template_kwargs"

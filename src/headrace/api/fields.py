@@ -13,6 +13,8 @@ INT64_MAX = 2**63 - 1
 MAX_STOP_STRINGS = 16
 MAX_LOGPROBS = 20
 MAX_N = 128
+# A chat template gets these from the request itself.
+RESERVED_VARIABLES = ("messages", "tools", "add_generation_prompt", "continue_final_message")
 LOGIT_BIAS_KEY = "^(0|[1-9][0-9]{0,9})$"
 
 TokenId = Annotated[int, Meta(ge=0, le=INT32_MAX)]

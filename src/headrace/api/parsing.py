@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -20,6 +19,7 @@ from headrace.api.errors import ApiError, bad_request
 from headrace.api.tokenize import DetokenizeRequest, TokenizeRequest
 
 MAX_UNKNOWN_FIELDS = 32
+_LONGEST_DIAGNOSED = 1 << 20
 _BOM = b"\xef\xbb\xbf"
 
 R = TypeVar("R", ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest)
@@ -115,7 +115,10 @@ def _plain(body: bytes) -> tuple[Any, bool]:
     try:
         return msgspec.json.decode(body), True
     except msgspec.ValidationError:  # a number out of range
-        return _loose(body), False
+        tree = _loose(body)
+        if problem := _unspeakable(tree):
+            raise problem from None
+        return tree, False
     except msgspec.DecodeError as error:
         raise _syntax_error(body, str(error)) from None
     except RecursionError:
@@ -123,7 +126,12 @@ def _plain(body: bytes) -> tuple[Any, bool]:
 
 
 def _loose(body: bytes) -> Any:
-    """The body as Python's own parser reads it, which takes NaN, huge numbers and lone surrogates."""
+    """The body as Python's own parser reads it, which takes NaN, huge numbers and lone surrogates.
+
+    None where that fails, or where the body is so long that finding the culprit would hold up others.
+    """
+    if len(body) > _LONGEST_DIAGNOSED:
+        return None
     try:
         return json.loads(body.decode("utf-8"))
     except (ValueError, RecursionError):
@@ -138,9 +146,8 @@ def _syntax_error(body: bytes, reason: str) -> ApiError:
         body.decode("utf-8")
     except UnicodeDecodeError as error:
         return bad_request(f"The body is not UTF-8 (at byte {error.start}).", code="invalid_json")
-    for path, complaint in _unspeakable(_loose(body)):
-        param = render(path)
-        return bad_request(f"'{param}' {complaint}" if param else f"The body {complaint}", param=param)
+    if problem := _unspeakable(_loose(body)):
+        return problem
     reason = "it ends too early" if "truncated" in reason else reason.removeprefix("JSON is malformed: ")
     return bad_request(f"The body is not valid JSON: {reason}.", code="invalid_json")
 
@@ -149,22 +156,35 @@ def _too_deep() -> ApiError:
     return bad_request("The body is nested too deeply.", code="invalid_json")
 
 
-def _unspeakable(tree: Any) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """Paths of values that JSON over UTF-8 cannot hold."""
-    stack: list[tuple[tuple[str | int, ...], Any]] = [((), tree)]
+# The way to a node: its parent's way, and a key or index. Links, since whole paths would take depth x nodes of memory.
+_Way = tuple[Any, str | int]
+
+
+def _unspeakable(tree: Any) -> ApiError | None:
+    """The 400 for the first value that JSON over UTF-8 cannot hold."""
+    stack: list[tuple[_Way | None, Any]] = [(None, tree)]
     while stack:
-        path, node = stack.pop()
+        way, node = stack.pop()
         if isinstance(node, float) and not math.isfinite(node):
-            yield path, "must be a finite number."
-        elif isinstance(node, str) and _has_surrogate(node):
-            yield path, "holds half a surrogate pair, which is not text."
-        elif isinstance(node, dict):
-            for key, value in reversed(node.items()):
-                if _has_surrogate(key):
-                    yield path, "has a key with half a surrogate pair, which is not text."
-                stack.append(((*path, key), value))
+            return _at(way, "must be a finite number.")
+        if isinstance(node, str) and _has_surrogate(node):
+            return _at(way, "holds half a surrogate pair, which is not text.")
+        if isinstance(node, dict):
+            if any(_has_surrogate(key) for key in node):
+                return _at(way, "has a key with half a surrogate pair, which is not text.")
+            stack.extend(((way, key), value) for key, value in reversed(node.items()))
         elif isinstance(node, list):
-            stack.extend(((*path, i), node[i]) for i in range(len(node) - 1, -1, -1))
+            stack.extend(((way, i), node[i]) for i in range(len(node) - 1, -1, -1))
+    return None
+
+
+def _at(way: _Way | None, complaint: str) -> ApiError:
+    steps: list[str | int] = []
+    while way is not None:
+        way, step = way
+        steps.append(step)
+    param = render(tuple(reversed(steps)))
+    return bad_request(f"'{param}' {complaint}" if param else f"The body {complaint}", param=param)
 
 
 def _has_surrogate(text: str) -> bool:

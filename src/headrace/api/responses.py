@@ -15,6 +15,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 FinishReason = Literal["stop", "length"]
+LEAST_LOGPROB = -9999.0
 
 
 class PromptTokensDetails(msgspec.Struct, frozen=True):
@@ -298,6 +299,21 @@ def unix_time() -> int:
     return int(time.time())
 
 
+def top_logprob(token: str, logprob: float, raw: bytes | None) -> TopLogprob:
+    """A likely token of a position; ``raw`` are its bytes, None for a special token."""
+    return TopLogprob(token, _writable(logprob), None if raw is None else list(raw))
+
+
+def token_logprob(token: str, logprob: float, raw: bytes | None, top: Sequence[TopLogprob] = ()) -> TokenLogprob:
+    """The token of a position, with the likeliest ones there, likeliest first."""
+    return TokenLogprob(token, _writable(logprob), None if raw is None else list(raw), list(top))
+
+
+def _writable(logprob: float) -> float:
+    """JSON has no minus infinity; OpenAI writes -9999 for "very unlikely"."""
+    return logprob if logprob > LEAST_LOGPROB else LEAST_LOGPROB
+
+
 def completion_logprobs(
     tokens: Sequence[str],
     logprobs: Sequence[float | None],
@@ -318,7 +334,14 @@ def completion_logprobs(
         at += len(token)
     return CompletionLogprobs(
         tokens=list(tokens),
-        token_logprobs=list(logprobs),
-        top_logprobs=[None if top is None else dict(reversed(top)) for top in tops],
+        token_logprobs=[None if value is None else _writable(value) for value in logprobs],
+        top_logprobs=[None if top is None else _first_by_text(top) for top in tops],
         text_offset=offsets,
     )
+
+
+def _first_by_text(top: Sequence[tuple[str, float]]) -> dict[str, float]:
+    likeliest: dict[str, float] = {}
+    for token, logprob in top:
+        likeliest.setdefault(token, _writable(logprob))
+    return likeliest
