@@ -29,6 +29,9 @@ MAX_STEPS = 1_000_000
 MAX_CHARACTERS = 64 * 2**20
 """Longest text that a rendering, or one repetition of a string in it, may yield."""
 
+MAX_WIDTH = 2**20
+"""Largest width to which a template may pad or indent."""
+
 _WIDE_FORMAT = re.compile(r"\*|\d{5}")
 
 _REASONING = ("reasoning_content", "thinking", "reasoning")
@@ -143,7 +146,11 @@ def _render_open(template: jinja2.Template, chat: list[dict[str, Any]], variable
 
 def _environment() -> ImmutableSandboxedEnvironment:
     environment = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
-    environment.filters["tojson"] = _tojson
+    environment.filters |= {
+        "tojson": _tojson,
+        "center": _bounded_filter(jinja2.filters.do_center),
+        "indent": _bounded_filter(jinja2.filters.do_indent),
+    }
     environment.globals |= {
         "raise_exception": _raise_exception,
         "strftime_now": _strftime_now,
@@ -168,6 +175,25 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         if operator == "%" and isinstance(left, str) and _WIDE_FORMAT.search(left):
             raise OverflowError("the format is too wide")
         return super().call_binop(context, operator, left, right)
+
+    def call(self, context: jinja2.runtime.Context, function: Any, /, *args: Any, **kwargs: Any) -> Any:
+        # "x".ljust(10**10) and its like are the other way to a huge string.
+        if isinstance(getattr(function, "__self__", None), str):
+            _check_widths(args, kwargs)
+        return super().call(context, function, *args, **kwargs)
+
+
+def _check_widths(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    if any(isinstance(value, int) and value > MAX_WIDTH for value in (*args, *kwargs.values())):
+        raise OverflowError(f"a width is above {MAX_WIDTH}")
+
+
+def _bounded_filter(own: Callable[..., str]) -> Callable[..., str]:
+    def bounded(value: Any, *args: Any, **kwargs: Any) -> str:
+        _check_widths(args, kwargs)
+        return own(value, *args, **kwargs)
+
+    return bounded
 
 
 class _Generation(Extension):

@@ -10,7 +10,6 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer
 
 from headrace.errors import CheckpointError
-from headrace.text.gguf_vocabulary import affix_processor
 from headrace.text.vocabulary import Vocabulary
 
 _TEMPLATE_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
@@ -19,9 +18,10 @@ _TEMPLATE_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_tok
 def read_folder_vocabulary(folder: Path) -> Vocabulary:
     """Read the tokenizer of a model folder in the layout of the Hugging Face hub.
 
-    ``tokenizer.json`` is the tokenizer. ``tokenizer_config.json`` names its special tokens and may hold the
-    chat template, unless ``chat_template.jinja`` does; ``generation_config.json`` (or ``config.json``) lists
-    the tokens that end a sequence.
+    ``tokenizer.json`` is the tokenizer, and says by itself what goes around a text: ``add_bos_token`` and
+    ``add_eos_token`` in the config do not count beside it (as in Transformers 5). ``tokenizer_config.json``
+    names the special tokens and may hold the chat template, unless ``chat_template.jinja`` does;
+    ``generation_config.json`` (or ``config.json``) lists the tokens that end a sequence.
 
     Raises:
         CheckpointError: A file is missing or cannot be read.
@@ -40,7 +40,6 @@ def read_folder_vocabulary(folder: Path) -> Vocabulary:
     config = _read_json(folder / "special_tokens_map.json") | _read_json(folder / "tokenizer_config.json")
     _add_missing_tokens(backend, config)
     named = {name: text for name in _TEMPLATE_TOKENS if (text := _token_text(config.get(name))) is not None}
-    _apply_affixes(backend, config, named)
     return Vocabulary(
         backend=backend,
         source=str(file),
@@ -81,27 +80,6 @@ def _add_missing_tokens(backend: Tokenizer, config: Mapping[str, Any]) -> None:
             continue
         flags = {name: bool(entry.get(name, False)) for name in ("lstrip", "rstrip", "normalized", "single_word")}
         backend.add_tokens([AddedToken(text, special=bool(entry.get("special", False)), **flags)])
-
-
-def _apply_affixes(backend: Tokenizer, config: Mapping[str, Any], named: Mapping[str, str]) -> None:
-    """``add_bos_token`` and ``add_eos_token``, where written, overrule ``tokenizer.json``."""
-    if not any(isinstance(config.get(key), bool) for key in ("add_bos_token", "add_eos_token")):
-        return
-
-    def affix(name: str) -> tuple[str, int] | None:
-        text = named.get(name)
-        index = backend.token_to_id(text) if text is not None else None
-        return (text, index) if config.get(f"add_{name}") and text is not None and index is not None else None
-
-    # Assigning None would keep the old one.
-    processor = affix_processor(affix("bos_token"), affix("eos_token"))
-    backend.post_processor = processor if processor is not None else _nothing_added()
-
-
-def _nothing_added() -> Any:
-    from tokenizers import processors
-
-    return processors.TemplateProcessing(single=["$A"], special_tokens=[])
 
 
 def _eos_token_ids(folder: Path, backend: Tokenizer, named: Mapping[str, str]) -> tuple[int, ...]:

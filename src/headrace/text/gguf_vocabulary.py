@@ -5,6 +5,7 @@ Key names and their meaning: the GGUF specification and llama.cpp, which defines
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import Any
@@ -187,13 +188,13 @@ def _post_processor(
     begins = metadata.get("tokenizer.ggml.model") == "llama" or metadata.get("tokenizer.ggml.pre") in _LLAMA3
     add_bos = bool(metadata.get("tokenizer.ggml.add_bos_token", begins)) and bos is not None
     add_eos = bool(metadata.get("tokenizer.ggml.add_eos_token", False)) and eos is not None
-    return affix_processor(
+    return _affix_processor(
         (tokens[bos], bos) if add_bos and bos is not None else None,
         (tokens[eos], eos) if add_eos and eos is not None else None,
     )
 
 
-def affix_processor(bos: tuple[str, int] | None, eos: tuple[str, int] | None) -> processors.PostProcessor | None:
+def _affix_processor(bos: tuple[str, int] | None, eos: tuple[str, int] | None) -> processors.PostProcessor | None:
     """The post-processor that adds these (text, id) tokens at the ends, or None if there is none to add."""
     added = [token for token in (bos, eos) if token is not None]
     if not added:
@@ -225,7 +226,10 @@ def _token_id(metadata: Mapping[str, Any], name: str, tokens: list[str], source:
     key = f"tokenizer.ggml.{name}_token_id"
     if metadata.get(key) is None:
         return None
-    value = int(metadata[key])
+    try:
+        value = operator.index(metadata[key])
+    except TypeError:
+        raise CheckpointError(f"{key} is not an integer", file=source) from None
     if value == 2**32 - 1:  # how some writers say "none"
         return None
     if not 0 <= value < len(tokens):
