@@ -1,0 +1,29 @@
+"""Fixtures that several folders share."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+THREADS = 2
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _threads():
+    """Pin PyTorch's threads: the results of a test must not hang on the machine's cores."""
+    import torch
+
+    torch.set_num_threads(min(THREADS, os.cpu_count() or 1))
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Path:
+    """The real model: the file that HEADRACE_TEST_MODEL names, else what `headrace pull smollm2-135m` fetches."""
+    named = os.environ.get("HEADRACE_TEST_MODEL")
+    if named:
+        return Path(named)
+    from headrace.models.hub import resolve
+
+    return resolve("smollm2-135m")

@@ -1,0 +1,110 @@
+"""Engines for tests, and how to run requests on them."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from headrace.engine.messages import Generate
+from headrace.engine.sampling_params import SamplingParams
+from headrace.fleet.assembly import EngineOptions, build_engine
+
+GREEDY = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True)
+
+
+def engine_for(path, *, pages=None, constraint_for=lambda params: None, **options):
+    """An engine in debug mode; ``pages`` sizes its KV memory."""
+    if pages is not None:
+        from headrace.models.checkpoint import open_checkpoint
+        from headrace.models.families import load_spec
+        from headrace.runtime.state_layout import state_layout
+
+        options["kv_memory"] = pages * state_layout(load_spec(open_checkpoint(path), "m"), 4).page_bytes
+    options = {"threads": torch.get_num_threads(), "debug": True, "kv_memory": 64 << 20, **options}
+    return build_engine(EngineOptions(path=str(path), name="test", **options), constraint_for)[0]
+
+
+def request(number, prompt, params=GREEDY, **kwargs):
+    return Generate(request=number, prompt=np.array(prompt, "<i4").tobytes(), params=params, **kwargs)
+
+
+@dataclass
+class Result:
+    tokens: list = field(default_factory=list)
+    logprobs: list = field(default_factory=list)
+    prompt_logprobs: list | None = None
+    cached_tokens: int | None = None
+    finish: object = None
+
+
+def collect(engine, results, deltas):
+    for delta in deltas:
+        result = results.setdefault((delta.request, delta.index), Result())
+        assert result.finish is None, "a delta after the end"
+        result.tokens += delta.tokens
+        result.logprobs += delta.logprobs or []
+        if delta.prompt_logprobs is not None:
+            assert result.prompt_logprobs is None
+            result.prompt_logprobs = delta.prompt_logprobs
+        if delta.cached_tokens is not None:
+            assert result.cached_tokens is None
+            result.cached_tokens = delta.cached_tokens
+        result.finish = delta.finish
+
+
+def run(engine, *messages, check=True, most_steps=100_000):
+    """Add requests, step until all are done, check the invariants after every step; results by (request, index)."""
+    results = {}
+    for message in messages:
+        collect(engine, results, engine.add(message))
+    for _ in range(most_steps):
+        if not engine.has_work:
+            break
+        collect(engine, results, engine.step())
+        if check:
+            engine.check()
+    assert not engine.has_work, "the engine did not finish"
+    return results
+
+
+def record_logits(engine):
+    """Record the logits behind every drawn token: a dictionary from (request, index, position)."""
+    seen = {}
+    draw = engine.executor.slots.draw
+
+    def spy(slot, logits, position):
+        (sequence,) = [s for s in engine.scheduler.running if s.slot == slot]
+        seen[sequence.request, sequence.index, position] = logits.copy()
+        return draw(slot, logits, position)
+
+    engine.executor.slots.draw = spy
+    return seen
+
+
+@torch.no_grad()
+def reference_logits(model, tokens):
+    """float32 [len(tokens), vocab]: Transformers' logits after each token."""
+    return model(input_ids=torch.tensor([tokens]), use_cache=False).logits[0].float().numpy()
+
+
+def assert_matches_reference(model, prompts, results, logits, *, atol=1e-3, near=1e-3):
+    """Greedy tokens and the logits behind them equal the reference's; a token may differ only at a near-tie.
+
+    Every token is compared given the tokens before it, so one pass over prompt and output covers the sample.
+
+    Returns:
+        Near-ties at which the token differed.
+    """
+    ties = 0
+    for number, prompt in enumerate(prompts):
+        output = results[number, 0].tokens
+        reference = reference_logits(model, list(prompt) + output[:-1])
+        for i, token in enumerate(output):
+            position = len(prompt) + i
+            expected = reference[position - 1]
+            np.testing.assert_allclose(logits[number, 0, position], expected, atol=atol, rtol=0)
+            if token != expected.argmax():
+                best = np.sort(expected)[-2:]
+                assert best[1] - best[0] <= near, f"prompt {number}, output {i}: {token}, not {expected.argmax()}"
+                ties += 1
+    return ties
