@@ -1,4 +1,4 @@
-"""Makes the helper module ``tiny`` importable from the tests beside it."""
+"""Makes the helper module ``oracles`` importable from the tests beside it."""
 
 import sys
 from pathlib import Path

@@ -11,7 +11,7 @@ from headrace.errors import CheckpointError
 
 RopeType = Literal["default", "linear", "llama3", "factors"]
 # Far above any real model; below what could exhaust memory by the number of modules alone.
-MAX_LAYERS = 4096
+MAX_LAYERS = 1024
 MAX_SIZE = 1 << 24
 MAX_CONTEXT = 1 << 31
 

@@ -109,13 +109,13 @@ def resolve(name_or_path: str | Path, progress: Progress | None = None) -> Path:
     entry = CATALOGUE.get(text.lower())
     if entry is not None:
         return _from_catalogue(entry, progress)
-    path = Path(text).expanduser()
+    path = _local(text)
     # A damaged or pickled file is let through: opening it says better what is wrong with it.
-    if path.is_dir() or (path.is_file() and path.suffix in (".gguf", ".safetensors", *PICKLED)):
+    if os.path.isdir(path) or (os.path.isfile(path) and path.suffix in (".gguf", ".safetensors", *PICKLED)):
         return path
     if not text.startswith((".", "/", "~", os.sep)) and path.suffix not in PICKLED:
         repo, file = _split_repo(text)
-        if repo and not path.exists():
+        if repo and not os.path.exists(path):
             from headrace.models.hf_hub import snapshot
 
             return snapshot(repo, file or None, progress)
@@ -136,6 +136,14 @@ def cached_models() -> list[CachedModel]:
     return found
 
 
+def _local(text: str) -> Path:
+    """The text as a path; of an empty one nothing comes, where ``Path("")`` would be this folder.
+
+    Asked about with ``os.path``, which answers no where ``Path`` raises: over-long names, null bytes.
+    """
+    return Path(os.path.expanduser(text) or os.devnull)
+
+
 def _split_repo(text: str) -> tuple[str, str]:
     """``org/name[/file.gguf]`` as (repo, file); empty strings where it is no such thing."""
     head, _, file = text.rpartition("/")
@@ -147,7 +155,7 @@ def _split_repo(text: str) -> tuple[str, str]:
 def _unknown(text: str) -> InvalidInput:
     near = difflib.get_close_matches(text.lower(), CATALOGUE, n=1, cutoff=0.4)
     hint = f" Did you mean {near[0]!r}?" if near else ""
-    exists = " It exists, but is neither a .gguf file nor a folder." if Path(text).expanduser().is_file() else ""
+    exists = " It exists, but is neither a .gguf file nor a folder." if os.path.isfile(_local(text)) else ""
     return InvalidInput(
         f"unknown model {text!r:.200}.{exists}{hint} A model is a known name ({', '.join(CATALOGUE)}), a path to a "
         ".gguf file or a folder of safetensors, or org/name on the Hugging Face hub.",
