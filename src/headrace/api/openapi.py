@@ -39,7 +39,7 @@ def openapi_document(served: Served | None = None) -> dict[str, Any]:
         served: What is served, for narrower schemas (names of models, vocabulary, context).
     """
     served = served or Served()
-    paths = {**_model_paths(), **_generation_paths(), **_token_paths(), **_watch_paths()}
+    paths = {**_model_paths(), **_generation_paths(served), **_token_paths(), **_watch_paths()}
     for path, methods in paths.items():
         for operation in methods.values():
             if served.auth and path not in OPEN_ROUTES:
@@ -117,10 +117,23 @@ def _streamed(answer: str, chunk: str) -> dict[str, Any]:
         "application/json": {"schema": _ref(answer)},
         "text/event-stream": {
             "schema": {
-                "type": "string",
-                "description": f"With stream true: lines `data: {chunk}`, then `data: [DONE]`.",
+                "type": "object",
+                "description": f"With stream true, each event: `data` is the JSON of a {chunk}, or of an ErrorBody "
+                "that ends the stream; at the end it is `[DONE]`.",
+                "properties": {
+                    "data": {
+                        "anyOf": [
+                            {"const": "[DONE]"},
+                            {
+                                "type": "string",
+                                "contentMediaType": "application/json",
+                                "contentSchema": {"anyOf": [_ref(chunk), _ref("ErrorBody")]},
+                            },
+                        ]
+                    }
+                },
+                "required": ["data"],
             },
-            "x-event-schema": _ref(chunk),
         },
     }
 
@@ -142,7 +155,8 @@ def _model_paths() -> dict[str, Any]:
     }
 
 
-def _generation_paths() -> dict[str, Any]:
+def _generation_paths(served: Served) -> dict[str, Any]:
+    model = served.models[0] if served.models else "smollm2-135m"
     chat = _operation(
         "createChatCompletion", "Answer a chat", "Generation", _streamed("ChatCompletion", "ChatCompletionChunk")
     )
@@ -153,9 +167,9 @@ def _generation_paths() -> dict[str, Any]:
             chat,
             "ChatRequest",
             {
-                "plain": {"model": "smollm2-135m", "messages": question, "max_tokens": 32},
+                "plain": {"model": model, "messages": question, "max_tokens": 32},
                 "streamed": {
-                    "model": "smollm2-135m",
+                    "model": model,
                     "messages": question,
                     "max_tokens": 32,
                     "stream": True,
@@ -168,8 +182,8 @@ def _generation_paths() -> dict[str, Any]:
             text,
             "CompletionRequest",
             {
-                "text": {"model": "smollm2-135m", "prompt": "Once upon a time", "max_tokens": 16},
-                "scored": {"model": "smollm2-135m", "prompt": [1, 2, 3], "max_tokens": 1, "echo": True, "logprobs": 2},
+                "text": {"model": model, "prompt": "Once upon a time", "max_tokens": 16},
+                "scored": {"model": model, "prompt": [1, 2, 3], "max_tokens": 1, "echo": True, "logprobs": 2},
             },
             ("404",),
         ),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -19,7 +20,11 @@ from headrace.api.errors import ApiError, bad_request
 from headrace.api.tokenize import DetokenizeRequest, TokenizeRequest
 
 MAX_UNKNOWN_FIELDS = 32
+_EXACT = 2.0**53
+_FREE_FORM = ("chat_template_kwargs",)
 _LONGEST_DIAGNOSED = 1 << 20
+# JSON has one kind of number, and JSON Schema calls 2.0 an integer; some clients write integers so.
+_WHOLE = re.compile(r"Expected `[^`]*\bint\b[^`]*`, got `float`")
 _BOM = b"\xef\xbb\xbf"
 
 R = TypeVar("R", ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest)
@@ -76,7 +81,7 @@ def parse(body: bytes, kind: type[R], *, lenient: bool = False) -> Parsed[R]:
     except msgspec.ValidationError as error:
         # A value error (a number out of range) can precede broken syntax further on: then the syntax is reported.
         tree, exact = _plain(body)
-        request, warnings = _second_try(error, tree, kind, lenient and exact)
+        request, warnings = _second_try(error, tree, kind, lenient and exact, len(body) <= _LONGEST_DIAGNOSED)
     except msgspec.DecodeError as error:
         raise _syntax_error(body, str(error)) from None
     except RecursionError:
@@ -85,9 +90,16 @@ def parse(body: bytes, kind: type[R], *, lenient: bool = False) -> Parsed[R]:
     return Parsed(request, warnings)
 
 
-def _second_try(error: msgspec.ValidationError, tree: Any, kind: type[R], lenient: bool) -> tuple[R, tuple[str, ...]]:
+def _second_try(
+    error: msgspec.ValidationError, tree: Any, kind: type[R], lenient: bool, mend: bool
+) -> tuple[R, tuple[str, ...]]:
     """Raise what is wrong with the body, after taking unknown fields out of it if that is wanted."""
     warnings: list[str] = []
+    if mend and _WHOLE.match(str(error)) and _make_whole(tree):
+        try:
+            return msgspec.convert(tree, type=kind), ()
+        except msgspec.ValidationError as next_error:
+            error = next_error
     while True:
         problem = blame(error, tree, kind)
         if not lenient or not isinstance(problem, UnknownField) or len(warnings) == MAX_UNKNOWN_FIELDS:
@@ -104,6 +116,21 @@ def _remove(tree: Any, problem: UnknownField) -> None:
     for step in problem.path:
         tree = tree[step]
     tree.pop(problem.name, None)
+
+
+def _make_whole(tree: Any) -> bool:
+    """Turn every float without a fraction into an integer, in place, outside free-form values; whether any was."""
+    changed = False
+    stack = [tree]
+    while stack:
+        node = stack.pop()
+        for key, value in list(node.items()) if isinstance(node, dict) else enumerate(node):
+            if isinstance(value, float) and value.is_integer() and abs(value) <= _EXACT:
+                node[key] = int(value)
+                changed = True
+            elif isinstance(value, dict | list) and key not in _FREE_FORM:
+                stack.append(value)
+    return changed
 
 
 def _header_safe(text: str) -> str:

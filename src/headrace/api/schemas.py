@@ -1,6 +1,7 @@
 """The JSON schemas of requests and answers: what msgspec derives from the types, plus the rules of ``checks``.
 
 Whoever adds a rule to ``checks`` states it here too, so that the published schema refuses what the server refuses.
+What JSON Schema cannot say stays unsaid: that min_tokens is at most max_tokens, and how deep template variables may be.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from headrace.api import responses
 from headrace.api.chat import ChatRequest
 from headrace.api.completions import PROMPT_SCHEMA, CompletionRequest
 from headrace.api.errors import ErrorBody
-from headrace.api.fields import INT32_MAX, LOGIT_BIAS_KEY, RESERVED_VARIABLES
+from headrace.api.fields import INT32_MAX, RESERVED_VARIABLES
 from headrace.api.tokenize import DetokenizeRequest, TokenizeRequest
 
 Schema = dict[str, Any]
@@ -152,7 +153,7 @@ def _state_rules(schemas: dict[str, Schema]) -> None:
         schemas[name]["allOf"] = copy.deepcopy(rules)
     schemas["CompletionRequest"]["properties"]["prompt"].update(copy.deepcopy(PROMPT_SCHEMA))
     for name in ("ChatRequest", "CompletionRequest"):
-        _object_of(schemas[name], "logit_bias")["propertyNames"] = {"pattern": LOGIT_BIAS_KEY}
+        _object_of(schemas[name], "logit_bias")["propertyNames"] = {"pattern": decimals_below(INT32_MAX + 1)}
     for name in ("ChatRequest", "TokenizeRequest"):
         reserved = {"not": {"enum": list(RESERVED_VARIABLES)}}
         _object_of(schemas[name], "chat_template_kwargs")["propertyNames"] = reserved

@@ -1,0 +1,233 @@
+"""The wire formats behind a minimal application with canned answers, for schemathesis and the official client."""
+
+from __future__ import annotations
+
+import asyncio
+import html.parser
+
+import httpx2
+import openai
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, assume, settings
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.routing import Route
+
+from headrace.api import errors, parsing, responses, sse
+from headrace.api.docs_page import docs_page
+from headrace.api.openapi import OPEN_ROUTES, openapi_document, openapi_json
+from headrace.api.schemas import Served, decimals_below
+
+SERVED = Served(models=("m",))
+MODEL = responses.Model(id="m", created=1, max_model_len=64)
+
+
+def _json(answer) -> Response:
+    return Response(responses.encode(answer), media_type="application/json")
+
+
+def _failed(error: errors.ApiError) -> Response:
+    return Response(error.body(), error.status, {"Content-Type": "application/json", **error.headers})
+
+
+def _post(parser, answer):
+    async def endpoint(request):
+        try:
+            kind = request.headers.get("content-type", "")
+            if kind.split(";")[0].strip().lower() != "application/json":
+                raise errors.unsupported_media_type(kind)
+            parsed = parser(await request.body()).request
+            if parsed.model not in ("m", None):
+                raise errors.model_not_found(parsed.model, ["m"])
+            return answer(parsed)
+        except errors.ApiError as error:
+            return _failed(error)
+
+    return endpoint
+
+
+def _chat(request) -> Response:
+    if request.user == "busy":
+        raise errors.overloaded(1)
+    if request.user == "down":
+        raise errors.unavailable("The engine is loading.")
+    if not request.stream:
+        choice = responses.ChatChoice(index=0, message=responses.AnswerMessage(content="Hi"), finish_reason="stop")
+        usage = responses.usage(3, 1)
+        return _json(responses.ChatCompletion(id="x", created=1, model="m", choices=[choice], usage=usage))
+
+    def chunk(*choices, usage=None):
+        return sse.event(
+            responses.ChatCompletionChunk(id="x", created=1, model="m", choices=list(choices), usage=usage)
+        )
+
+    events = [sse.KEEP_ALIVE, chunk(responses.ChunkChoice(index=0, delta=responses.Delta("assistant", "")))]
+    events.append(chunk(responses.ChunkChoice(index=0, delta=responses.Delta(content="Hi"))))
+    if request.user == "breaks":
+        events.append(sse.error_event(errors.internal_error("The engine died.")))
+    else:
+        events.append(chunk(responses.ChunkChoice(index=0, delta=responses.Delta(), finish_reason="stop")))
+        events += [chunk(usage=responses.usage(3, 1))] if request.include_usage else []
+        events.append(sse.DONE)
+    return Response(b"".join(events), headers=sse.HEADERS)
+
+
+def _text(request) -> Response:
+    choices = [
+        responses.CompletionChoice(index=i, text="Hi", finish_reason="stop") for i in range(len(request.prompts()))
+    ]
+    answer = responses.Completion(id="x", created=1, model="m", choices=choices)
+    return Response(sse.event(answer) + sse.DONE, headers=sse.HEADERS) if request.stream else _json(answer)
+
+
+def _get(answer):
+    async def endpoint(request):
+        name = request.path_params.get("model", "m")
+        return answer if name == "m" else _failed(errors.model_not_found(name))
+
+    return endpoint
+
+
+def _not_routed(request, error) -> Response:
+    if error.status_code == 405:
+        allowed = error.headers["Allow"].split(", ")
+        return _failed(errors.method_not_allowed(request.method, request.url.path, allowed))
+    return _failed(errors.route_not_found(request.method, request.url.path))
+
+
+def _tokenized(_) -> Response:
+    return _json(responses.Tokenized(count=0, max_model_len=64, tokens=[]))
+
+
+POST = {"methods": ["POST"]}
+APP = Starlette(
+    routes=[
+        Route("/v1/models", _get(_json(responses.ModelList(data=[MODEL])))),
+        Route("/v1/models/{model:path}", _get(_json(MODEL))),
+        Route("/v1/chat/completions", _post(parsing.parse_chat, _chat), **POST),
+        Route("/v1/completions", _post(parsing.parse_completion, _text), **POST),
+        Route("/tokenize", _post(parsing.parse_tokenize, _tokenized), **POST),
+        Route("/detokenize", _post(parsing.parse_detokenize, lambda _: _json(responses.Detokenized(""))), **POST),
+        Route("/health", _get(_json(responses.Status()))),
+        Route("/ready", _get(_json(responses.Status()))),
+        Route("/metrics", _get(Response("a 1\n", media_type="text/plain"))),
+        Route("/debug/state", _get(_json(responses.DebugAnswer(state={})))),
+        Route("/openapi.json", _get(Response(openapi_json(SERVED), media_type="application/json"))),
+    ],
+    exception_handlers={HTTPException: _not_routed},
+)
+schema = schemathesis.openapi.from_asgi("/openapi.json", APP)
+QUIET = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
+
+
+def unsayable(body) -> bool:
+    """Whether a body breaks the one rule between fields that JSON Schema cannot express."""
+    numbers = body if isinstance(body, dict) else {}
+    low = numbers.get("min_tokens")
+    highs = (numbers.get("max_tokens"), numbers.get("max_completion_tokens"))
+    return isinstance(low, int | float) and any(isinstance(high, int | float) and low > high for high in highs)
+
+
+@schema.parametrize()
+@settings(max_examples=15, deadline=None, suppress_health_check=QUIET)
+def test_the_schema_says_what_the_parser_does(case):
+    assume(not unsayable(case.body))
+    case.call_and_validate()
+
+
+@pytest.mark.bars
+@schema.parametrize()
+@settings(max_examples=300, deadline=None, suppress_health_check=QUIET)
+def test_the_schema_says_what_the_parser_does_at_length(case):
+    assume(not unsayable(case.body))
+    case.call_and_validate()
+
+
+def ask(**fields):
+    async def call():
+        transport = httpx2.ASGITransport(app=APP)
+        async with httpx2.AsyncClient(transport=transport) as http:
+            client = openai.AsyncOpenAI(api_key="k", base_url="http://test/v1", http_client=http, max_retries=0)
+            body = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], **fields}
+            answer = await client.chat.completions.create(**body)
+            return [chunk async for chunk in answer] if fields.get("stream") else answer
+
+    return asyncio.run(call())
+
+
+def test_the_official_client_reads_answers_and_streams():
+    assert ask().choices[0].message.content == "Hi"
+    chunks = ask(stream=True, stream_options={"include_usage": True})
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == "Hi"
+    assert [chunk.usage is None for chunk in chunks] == [True, True, True, False]
+    assert chunks[-1].choices == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected", "param"),
+    [
+        ({"temperature": 5}, openai.BadRequestError, "temperature"),
+        ({"model": "gpt"}, openai.NotFoundError, "model"),
+        ({"user": "busy"}, openai.RateLimitError, None),
+        ({"user": "down"}, openai.InternalServerError, None),
+        ({"user": "breaks", "stream": True}, openai.APIError, None),
+        ({"extra_body": {"max_token": 1}}, openai.BadRequestError, "max_token"),
+    ],
+)
+def test_the_official_client_raises_its_error_classes(fields, expected, param):
+    with pytest.raises(expected) as caught:
+        ask(**fields)
+    assert caught.value.param == param
+    assert caught.value.code
+    assert caught.value.type
+
+
+def test_the_document_follows_what_is_served():
+    document = openapi_document(Served(models=("m",), vocab_size=1000, context_length=64, auth=True, lenient=True))
+    schemas = document["components"]["schemas"]
+    assert "additionalProperties" not in schemas["ChatRequest"]
+    assert schemas["ChatRequest"]["properties"]["max_tokens"]["anyOf"][0]["maximum"] == 63
+    assert schemas["DetokenizeRequest"]["properties"]["tokens"]["items"]["maximum"] == 999
+    for path, operations in document["paths"].items():
+        for operation in operations.values():
+            assert ("security" in operation) == (path not in OPEN_ROUTES)
+    assert openapi_document()["components"]["schemas"]["ChatRequest"]["additionalProperties"] is False
+
+
+@pytest.mark.parametrize("limit", [1, 2, 10, 11, 99, 100, 101, 1234, 49152])
+def test_decimals_below(limit):
+    import re
+
+    pattern = re.compile(decimals_below(limit))
+    for number in range(limit + 200):
+        assert bool(pattern.match(str(number))) == (number < limit)
+    assert not pattern.match("00")
+
+
+class _Page(html.parser.HTMLParser):
+    VOID = ("meta", "br")
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.ids: list[str] = []
+        self.targets: list[str] = []
+        self.tags: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.add(tag)
+        values = dict(attrs)
+        self.ids += [values["id"]] if "id" in values else []
+        self.targets += [values["href"]] if "href" in values else []
+
+
+def test_the_docs_page_stands_alone():
+    text = docs_page(openapi_document(Served(models=("a'\"<b>",))))
+    page = _Page(text)
+    assert not page.tags & {"script", "link", "img", "iframe", "b"}
+    assert len(page.ids) == len(set(page.ids))
+    assert {target.removeprefix("#") for target in page.targets if target.startswith("#")} <= set(page.ids)
+    for path in openapi_document()["paths"]:
+        assert path in text
