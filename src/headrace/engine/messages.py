@@ -86,6 +86,13 @@ class Hello(msgspec.Struct, frozen=True, tag=True):
     info: ReplicaInfo
 
 
+class Failed(msgspec.Struct, frozen=True, tag=True):
+    """The replica cannot start, and starting it again would not help: a bad file or a bad option."""
+
+    message: str
+    field: str | None = None
+
+
 class EngineStats(msgspec.Struct, frozen=True):
     """Gauges and counters of the engine after a step; counters are totals since the replica's start.
 
@@ -212,4 +219,4 @@ class DebugState(msgspec.Struct, frozen=True, tag=True):
 
 
 Down = Generate | Abort | Inspect | Drain
-Up = Hello | StepReport | Beat | DebugState
+Up = Hello | Failed | StepReport | Beat | DebugState

@@ -63,7 +63,9 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
             if value is not None and value < low:
                 raise InvalidInput(f"must be at least {low}, got {value}", field=field)
         if self.max_step_ms is not None and not self.max_step_ms > 0:
-            raise InvalidInput(f"must be a positive number of milliseconds, got {self.max_step_ms}", field="max_step_ms")
+            raise InvalidInput(
+                f"must be a positive number of milliseconds, got {self.max_step_ms}", field="max_step_ms"
+            )
 
 
 def build_engine(

@@ -1,0 +1,35 @@
+"""``GatewayConfig``: what the operator decides about the web side."""
+
+from __future__ import annotations
+
+import msgspec
+
+MiB = 1 << 20
+
+
+class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """How requests are taken.
+
+    Attributes:
+        api_keys: Keys of which a caller must show one; empty lets everybody in.
+        cors_origins: Origins whose pages may call; ``*`` is any.
+        max_body_bytes: Largest request body.
+        max_queue: Samples that may wait beyond those that run; more are answered with 429.
+        lenient: Ignore unknown fields, with a warning header, instead of refusing them.
+        heartbeat_timeout: Seconds without a sign of life after which a replica counts as hung.
+        step_timeout: Seconds after which a single step counts as hung.
+        start_timeout: Seconds that a replica may take from its start to its first sign of life.
+        drain_timeout: Seconds that running requests get when the server is told to end.
+        keep_alive: Seconds of silence after which a stream gets a comment line, so that proxies do not cut it.
+    """
+
+    api_keys: tuple[str, ...] = ()
+    cors_origins: tuple[str, ...] = ()
+    max_body_bytes: int = 8 * MiB
+    max_queue: int = 512
+    lenient: bool = False
+    heartbeat_timeout: float = 5.0
+    step_timeout: float = 300.0
+    start_timeout: float = 60.0
+    drain_timeout: float = 30.0
+    keep_alive: float = 15.0

@@ -1,0 +1,271 @@
+"""From a checked prompt to a stream of text: the gateway's part of a request's life, the same for chat and completions.
+
+``api`` record → ``Prompt`` → replica → ``TokenDelta`` → **``SampleDelta``** → ``api`` chunk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from headrace.api.errors import ApiError, internal_error, overloaded, unavailable
+from headrace.engine.messages import Finish, Generate, PositionLogprobs, TokenDelta
+from headrace.engine.sampling_params import SamplingParams
+from headrace.engine.timeline import Timeline
+from headrace.engine.validation import check_request, check_room
+from headrace.gateway.config import GatewayConfig
+from headrace.gateway.metrics import Metrics
+from headrace.gateway.replica import Replica, ReplicaGone, ReplicaState
+from headrace.text.prompt import Prompt
+from headrace.text.stream import MessageStream
+from headrace.text.tokenizer import Tokenizer
+
+SECONDS_A_SAMPLE = 2.0  # a guess for Retry-After before anything was measured
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A request that may be run.
+
+    Attributes:
+        prompt: Its tokens.
+        params: How to sample.
+        received: Stamp of the arrival.
+        tokenized: Stamp of the tokenization.
+        salt: Root of the prefix tree.
+    """
+
+    prompt: Prompt
+    params: SamplingParams
+    received: float
+    tokenized: float
+    salt: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SampleDelta:
+    """What a step added to a sample, as text.
+
+    Attributes:
+        index: Which of the request's samples.
+        text: New text; may be empty while a character or a possible stop string is incomplete.
+        tokens: New tokens, all of them.
+        logprobs: One entry a new token that is part of the text, where asked for.
+        prompt_logprobs: With the first delta, where asked for.
+        cached_tokens: With the first delta.
+        finish: With the last delta.
+    """
+
+    index: int
+    text: str
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[PositionLogprobs] = field(default_factory=list)
+    prompt_logprobs: list[PositionLogprobs] | None = None
+    cached_tokens: int | None = None
+    finish: Finish | None = None
+
+
+class Generator:
+    """Admits jobs and runs them.
+
+    Args:
+        replica: Where they run.
+        tokenizer: Of the model served.
+        config: Limits.
+        metrics: What is observed.
+    """
+
+    def __init__(self, replica: Replica, tokenizer: Tokenizer, config: GatewayConfig, metrics: Metrics) -> None:
+        self.replica = replica
+        self.tokenizer = tokenizer
+        self._config = config
+        self._metrics = metrics
+        self._admitted = 0
+        self._sample_seconds = SECONDS_A_SAMPLE
+        self.draining = False
+
+    @property
+    def admitted(self) -> int:
+        """Samples admitted and not ended."""
+        return self._admitted
+
+    def check(
+        self, prompt: Prompt, params: SamplingParams, *, explicit_max: int | None, fields: tuple[str, str]
+    ) -> None:
+        """Refuse what the engine could not run, before it gets there.
+
+        Args:
+            prompt: Its tokens.
+            params: How to sample.
+            explicit_max: The caller's own ``max_tokens``, which must fit; None: none was given.
+            fields: What the caller calls prompt and ``max_tokens``.
+
+        Raises:
+            InvalidInput: With the field.
+            ApiError: 503, nothing is known of the model yet.
+        """
+        info = self.replica.info
+        if info is None:
+            raise self._not_ready()
+        tokens = np.asarray(prompt.tokens, np.int32)
+        check_request(tokens, params, vocab_size=info.vocab_size, context_length=info.context_length, field=fields[0])
+        if explicit_max is not None:
+            check_room(len(tokens), explicit_max, context_length=info.context_length, field=fields[1])
+
+    def admit(self, samples: int) -> None:
+        """Take samples into the account of the queue, or refuse them all.
+
+        Raises:
+            ApiError: 429 when the queue is full, 503 when the engine is not there or the server is ending.
+        """
+        if self.draining or not self.replica.ready or self.replica.info is None:
+            raise self._not_ready()
+        slots = self.replica.info.max_running
+        waiting = self._admitted + samples - slots
+        # A request larger than the whole queue is let in when nothing else is there, or it could never run.
+        if self._admitted and waiting > self._config.max_queue:
+            wait = min(self._sample_seconds * max(1.0, self._admitted / slots), 60.0)
+            raise overloaded(wait, f"{self._admitted} samples are running or queued, the limit here; try again later.")
+        self._admitted += samples
+
+    def release(self, samples: int) -> None:
+        """Give the account back what ``admit`` took."""
+        self._admitted -= samples
+
+    async def run(self, job: Job) -> AsyncIterator[SampleDelta]:
+        """Run an admitted job; leaving the iterator early aborts it.
+
+        Raises:
+            ApiError: 503 when the engine was lost, 500 when it failed on this request.
+        """
+        params = job.params
+        samples = [_Sample(self.tokenizer, params) for _ in range(params.n)]
+        request = Generate(
+            request=0,
+            prompt=job.prompt.to_bytes(),
+            params=params,
+            received=job.received,
+            tokenized=job.tokenized,
+            routed=time.monotonic(),
+            salt=job.salt,
+        )
+        try:
+            async with aclosing(self.replica.generate(request)) as deltas:  # type: ignore[type-var]
+                async for delta in deltas:
+                    self._observe(samples[delta.index], delta)
+                    yield samples[delta.index].push(delta)
+        except ReplicaGone as error:
+            raise unavailable(str(error), retry_after_s=5) from error
+
+    def _observe(self, sample: _Sample, delta: TokenDelta) -> None:
+        now = time.monotonic()
+        if delta.tokens:
+            if sample.last_delta is not None:
+                self._metrics.gap.observe(now - sample.last_delta)
+            sample.last_delta = now
+        finish = delta.finish
+        if finish is None:
+            return
+        if finish.reason == "error":
+            self._metrics.finished.labels("error").inc()
+            raise internal_error(f"The engine failed on this request: {finish.message}")
+        durations = finish.timeline.durations(sample.count + len(delta.tokens))
+        self._metrics.on_finish(finish.reason, durations)
+        if durations.end_to_end is not None:
+            self._sample_seconds += 0.1 * (durations.end_to_end - self._sample_seconds)
+
+    def _not_ready(self) -> ApiError:
+        if self.draining:
+            return unavailable("The server is shutting down.", code="shutting_down")
+        if self.replica.state is ReplicaState.STARTING and not self.replica.restarts:
+            return unavailable("The model is being loaded; try again soon.", retry_after_s=2, code="model_loading")
+        return unavailable("The engine was lost and is being restarted; try again soon.", retry_after_s=5)
+
+
+class _Sample:
+    """One sample's text and counts so far."""
+
+    def __init__(self, tokenizer: Tokenizer, params: SamplingParams) -> None:
+        self._stream = MessageStream(
+            tokenizer,
+            skip_special_tokens=params.skip_special_tokens,
+            stop=params.stop,
+            min_tokens=params.min_tokens,
+            include_stop_str_in_output=params.include_stop_str_in_output,
+        )
+        self.count = 0
+        self.last_delta: float | None = None
+
+    def push(self, delta: TokenDelta) -> SampleDelta:
+        hidden = delta.finish.hidden_tokens if delta.finish is not None else 0
+        shown = delta.tokens[: len(delta.tokens) - hidden]
+        text = self._stream.push(shown).text
+        if delta.finish is not None:
+            text += self._stream.finish().text
+        self.count += len(delta.tokens)
+        return SampleDelta(
+            index=delta.index,
+            text=text,
+            tokens=delta.tokens,
+            logprobs=(delta.logprobs or [])[: len(shown)],
+            prompt_logprobs=delta.prompt_logprobs,
+            cached_tokens=delta.cached_tokens,
+            finish=delta.finish,
+        )
+
+
+def timeline_of(finishes: list[Finish]) -> Timeline:
+    """The timeline of a request: its earliest first token, its latest last one."""
+    lines = [finish.timeline for finish in finishes]
+    first = min(lines, key=lambda line: line.first_token or float("inf"))
+    last = max(lines, key=lambda line: line.last_token or 0.0)
+    return Timeline(
+        received=first.received,
+        tokenized=first.tokenized,
+        routed=first.routed,
+        queued=first.queued,
+        first_scheduled=first.first_scheduled,
+        prefill_done=first.prefill_done,
+        first_token=first.first_token,
+        last_token=last.last_token,
+    )
+
+
+async def merge(streams: list[AsyncIterator[SampleDelta]], samples: int) -> AsyncIterator[tuple[int, SampleDelta]]:
+    """The deltas of several jobs as they come, with the job each belongs to; the first failure ends all.
+
+    Args:
+        streams: One a job.
+        samples: Samples of each job; choice indexes count through.
+    """
+    queue: asyncio.Queue[tuple[int, SampleDelta] | BaseException | None] = asyncio.Queue()
+
+    async def pump(job: int, stream: AsyncIterator[SampleDelta]) -> None:
+        try:
+            async with aclosing(stream) as deltas:  # type: ignore[type-var]
+                async for delta in deltas:
+                    queue.put_nowait((job, delta))
+            queue.put_nowait(None)
+        except ApiError as error:
+            queue.put_nowait(error)
+
+    tasks = [asyncio.create_task(pump(i, stream)) for i, stream in enumerate(streams)]
+    try:
+        running = len(tasks)
+        while running:
+            item = await queue.get()
+            if item is None:
+                running -= 1
+            elif isinstance(item, BaseException):
+                raise item
+            else:
+                yield item
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

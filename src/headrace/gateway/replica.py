@@ -1,0 +1,274 @@
+"""``Replica``: the gateway's end of a replica process: requests down, deltas up, and a new process when one fails.
+
+::
+
+    starting ──Hello──▶ ready ──exit, silence, endless step──▶ waiting ──back-off──▶ starting
+        └──Failed──▶ failed (for good)                            (in-flight requests get an error)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+import itertools
+import logging
+import subprocess
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import msgspec
+import zmq
+import zmq.asyncio
+
+from headrace.engine.messages import (
+    Abort,
+    Beat,
+    DebugState,
+    Down,
+    Drain,
+    EngineStats,
+    Failed,
+    Generate,
+    Hello,
+    Inspect,
+    ReplicaInfo,
+    StepReport,
+    TokenDelta,
+    Up,
+)
+from headrace.engine.report import unpack
+from headrace.errors import EngineError
+from headrace.gateway.config import GatewayConfig
+
+log = logging.getLogger(__name__)
+
+Launcher = Callable[[str, str], "subprocess.Popen[bytes]"]
+
+FIRST_PAUSE = 0.5
+LONGEST_PAUSE = 30.0
+STEADY_SECONDS = 60.0  # a replica that ran so long starts from the shortest pause again
+WATCH_SECONDS = 0.1
+INSPECT_SECONDS = 10.0
+
+
+class ReplicaState(enum.Enum):
+    """Where a replica is in its life."""
+
+    STARTING = "starting"
+    READY = "ready"
+    WAITING = "waiting"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+
+class ReplicaGone(EngineError):
+    """The replica ended, or stopped answering, while it had this request; or it is not there to take it."""
+
+
+class Replica:
+    """A replica process, supervised.
+
+    Args:
+        launch: Starts a process that connects to the two given endpoints.
+        config: Time limits.
+        on_report: Called with (old stats, report) for each step, for metrics.
+    """
+
+    def __init__(
+        self, launch: Launcher, config: GatewayConfig, on_report: Callable[[EngineStats, StepReport], None]
+    ) -> None:
+        self._launch = launch
+        self._config = config
+        self._on_report = on_report
+        self.state = ReplicaState.STARTING
+        self.info: ReplicaInfo | None = None
+        self.stats = EngineStats()
+        self.restarts = 0
+        self.failure: Failed | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._last_sign = 0.0
+        self._step_age = 0.0
+        self._numbers = itertools.count(1)
+        self._streams: dict[int, asyncio.Queue[TokenDelta | ReplicaGone]] = {}
+        self._inspections: list[asyncio.Future[DebugState]] = []
+        self._down: zmq.asyncio.Socket | None = None
+        self._decoder = msgspec.msgpack.Decoder(Up)
+        self._changed = asyncio.Event()
+
+    # --- for request handlers -----------------------------------------------------------------------------------
+
+    @property
+    def ready(self) -> bool:
+        """Whether it takes requests now."""
+        return self.state is ReplicaState.READY
+
+    async def generate(self, request: Generate) -> AsyncIterator[TokenDelta]:
+        """Run a request; its number is set here. Leaving the iterator early aborts it.
+
+        Raises:
+            ReplicaGone: There is no replica, or it went away before the end.
+        """
+        number = next(self._numbers)
+        queue: asyncio.Queue[TokenDelta | ReplicaGone] = asyncio.Queue()
+        open_samples = request.params.n
+        await self._send(msgspec.structs.replace(request, request=number))
+        self._streams[number] = queue
+        try:
+            while open_samples:
+                item = await queue.get()
+                if isinstance(item, ReplicaGone):
+                    open_samples = 0
+                    raise item
+                open_samples -= item.finish is not None
+                yield item
+        finally:
+            del self._streams[number]
+            if open_samples and self.ready:
+                await self._send(Abort([number]))
+
+    async def inspect(self, *, check: bool) -> DebugState:
+        """What slots, queue, pages and tree look like between two steps.
+
+        Raises:
+            ReplicaGone: There is no replica, or it does not answer.
+        """
+        answer: asyncio.Future[DebugState] = asyncio.get_running_loop().create_future()
+        await self._send(Inspect(check))
+        self._inspections.append(answer)
+        try:
+            return await asyncio.wait_for(answer, INSPECT_SECONDS)
+        except TimeoutError:
+            raise ReplicaGone("the engine is busy with a long step; try again") from None
+
+    async def _send(self, message: Down) -> None:
+        if self._down is None or not self.ready:
+            raise ReplicaGone("the engine is not running; it is being started")
+        await self._down.send(msgspec.msgpack.encode(message))
+
+    # --- supervision --------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Keep a process running until cancelled, or until one says that starting again would not help."""
+        pause = FIRST_PAUSE
+        while True:
+            began = time.monotonic()
+            reason = await self._one_life()
+            if self.failure is not None:
+                self._set(ReplicaState.FAILED)
+                self._fail_streams(self.failure.message)
+                return
+            if time.monotonic() - began > STEADY_SECONDS:
+                pause = FIRST_PAUSE
+            self.restarts += 1
+            log.error("replica lost, starting another", extra={"reason": reason, "pause_seconds": pause})
+            self._fail_streams(f"the engine stopped ({reason}) while it had this request; it is being restarted")
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, LONGEST_PAUSE)
+
+    async def wait_changed(self) -> None:
+        """Wait until ``state`` changes."""
+        await self._changed.wait()
+
+    async def drain(self) -> None:
+        """Let the process finish what it has, then end it."""
+        process = self._process
+        if process is None or process.poll() is not None:
+            return
+        with contextlib.suppress(ReplicaGone):
+            await self._send(Drain())
+        with contextlib.suppress(TimeoutError, subprocess.TimeoutExpired):
+            await asyncio.to_thread(process.wait, self._config.drain_timeout)
+
+    async def _one_life(self) -> str:
+        """Start a process and follow it to its end; returns why it ended. The process is gone afterwards."""
+        self._set(ReplicaState.STARTING)
+        with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
+            down_name, up_name = f"ipc://{Path(folder) / 'down'}", f"ipc://{Path(folder) / 'up'}"
+            context = zmq.asyncio.Context.instance()
+            with context.socket(zmq.PUSH) as down, context.socket(zmq.PULL) as up:
+                for socket, name in ((down, down_name), (up, up_name)):
+                    socket.set_hwm(0)
+                    socket.linger = 0
+                    socket.bind(name)
+                self._down = down
+                self._process = self._launch(down_name, up_name)
+                self._last_sign, self._step_age = time.monotonic() + self._config.start_timeout, 0.0
+                reader = asyncio.create_task(self._read(up))
+                try:
+                    return await self._watch(self._process, reader)
+                finally:
+                    reader.cancel()
+                    self._down = None
+                    self._set(ReplicaState.WAITING)
+                    await _end(self._process)
+
+    async def _watch(self, process: subprocess.Popen[bytes], reader: asyncio.Task[None]) -> str:
+        while True:
+            await asyncio.sleep(WATCH_SECONDS)
+            if self.failure is not None:
+                return self.failure.message
+            if reader.done():
+                return f"its reports cannot be read: {reader.exception()}"
+            if (status := process.poll()) is not None:
+                return f"exit status {status}"
+            if time.monotonic() - self._last_sign > self._config.heartbeat_timeout:
+                return f"no sign of life for {self._config.heartbeat_timeout:g} s"
+            if self._step_age > self._config.step_timeout:
+                return f"a step takes longer than {self._config.step_timeout:g} s"
+
+    async def _read(self, up: zmq.asyncio.Socket) -> None:
+        while True:
+            message = self._decoder.decode(await up.recv())
+            self._last_sign = time.monotonic()
+            match message:
+                case StepReport():
+                    self._take(message)
+                case Beat():
+                    self._step_age = message.step_age
+                case Hello():
+                    self.info = message.info
+                    self.stats = EngineStats()
+                    self._set(ReplicaState.READY)
+                case Failed():
+                    self.failure = message
+                case DebugState():
+                    self._answer(message)
+
+    def _take(self, report: StepReport) -> None:
+        before, self.stats = self.stats, report.stats
+        self._on_report(before, report)
+        for delta in unpack(report):
+            queue = self._streams.get(delta.request)
+            if queue is not None:  # else its client has gone, and the abort is on its way
+                queue.put_nowait(delta)
+
+    def _answer(self, state: DebugState) -> None:
+        while self._inspections:
+            waiting = self._inspections.pop(0)
+            if not waiting.done():
+                waiting.set_result(state)
+                return
+
+    def _fail_streams(self, message: str) -> None:
+        self.stats = EngineStats()
+        for queue in self._streams.values():
+            queue.put_nowait(ReplicaGone(message))
+        for waiting in self._inspections:
+            if not waiting.done():
+                waiting.set_exception(ReplicaGone(message))
+        self._inspections.clear()
+
+    def _set(self, state: ReplicaState) -> None:
+        self.state = state
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+
+async def _end(process: subprocess.Popen[bytes]) -> None:
+    """Kill what is left of a process and collect its status; a stopped process can only be killed."""
+    if process.poll() is None:
+        process.kill()
+    await asyncio.to_thread(process.wait)
