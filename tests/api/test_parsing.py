@@ -170,7 +170,32 @@ def test_lenient_ignores_unknown_fields_and_says_so():
     assert parsed.request.n == 2
     assert len(parsed.warnings) == 2
     assert any("max_token" in warning and "max_tokens" in warning for warning in parsed.warnings)
+    assert parsed.warning_header == " ".join(parsed.warnings)
+    assert parsing.parse_completion(b'{"model": "m", "prompt": "a"}').warning_header is None
     assert all(" " <= c <= "~" for warning in parsed.warnings for c in warning)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "accepted"), [([1.0, 2], True), ([[3.0]], True), ([1.5], False), ([-1.0], False), ([1e300], False)]
+)
+def test_a_number_without_fraction_is_an_integer(prompt, accepted):
+    body = json.dumps({"model": "m", "prompt": prompt, "n": 2.0, "temperature": 1.0}).encode()
+    if not accepted:
+        with pytest.raises(ApiError, match="prompt"):
+            parsing.parse_completion(body)
+        return
+    request = parsing.parse_completion(body).request
+    assert request.prompts() == [[int(t) for t in (prompt[0] if isinstance(prompt[0], list) else prompt)]]
+    assert type(request.n) is int
+    assert type(request.temperature) is float
+
+
+def test_template_variables_keep_their_fractions():
+    body = (
+        b'{"model": "m", "messages": [{"role": "user", "content": ""}], "n": 1.0, "chat_template_kwargs": {"a": [1.0]}}'
+    )
+    request = parsing.parse_chat(body).request
+    assert type(request.chat_template_kwargs["a"][0]) is float
 
 
 def test_lenient_has_limits():

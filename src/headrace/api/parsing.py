@@ -20,9 +20,10 @@ from headrace.api.errors import ApiError, bad_request
 from headrace.api.tokenize import DetokenizeRequest, TokenizeRequest
 
 MAX_UNKNOWN_FIELDS = 32
+_LONGEST_HEADER = 2000
 _EXACT = 2.0**53
 _FREE_FORM = ("chat_template_kwargs",)
-_LONGEST_DIAGNOSED = 1 << 20
+_LONGEST_DIAGNOSED = 1 << 18
 # JSON has one kind of number, and JSON Schema calls 2.0 an integer; some clients write integers so.
 _WHOLE = re.compile(r"Expected `[^`]*\bint\b[^`]*`, got `float`")
 _BOM = b"\xef\xbb\xbf"
@@ -41,6 +42,11 @@ class Parsed(msgspec.Struct, Generic[R], frozen=True):
 
     request: R
     warnings: tuple[str, ...] = ()
+
+    @property
+    def warning_header(self) -> str | None:
+        """The value of ``X-Headrace-Warning``, at most 2,000 characters; None: no header."""
+        return " ".join(self.warnings)[:_LONGEST_HEADER] or None
 
 
 def parse_chat(body: bytes, *, lenient: bool = False) -> Parsed[ChatRequest]:
@@ -175,7 +181,9 @@ def _syntax_error(body: bytes, reason: str) -> ApiError:
         return bad_request(f"The body is not UTF-8 (at byte {error.start}).", code="invalid_json")
     if problem := _unspeakable(_loose(body)):
         return problem
-    reason = "it ends too early" if "truncated" in reason else reason.removeprefix("JSON is malformed: ")
+    if "truncated" in reason:  # msgspec says so of half a surrogate pair, too
+        reason = "it ends too early" + (", or holds half a surrogate pair" if len(body) > _LONGEST_DIAGNOSED else "")
+    reason = reason.removeprefix("JSON is malformed: ")
     return bad_request(f"The body is not valid JSON: {reason}.", code="invalid_json")
 
 
