@@ -5,6 +5,9 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import oracles
 import pytest
@@ -183,3 +186,15 @@ def test_unknown_model_types_list_the_known(kind):
 def test_architecture_and_model_type_must_agree():
     with pytest.raises(CheckpointError, match="goes with 'qwen2'"):
         family_of({"architectures": ["Qwen2ForCausalLM"], "model_type": "llama"}, "f")
+
+
+def test_opening_and_describing_a_model_needs_no_pytorch():
+    code = """
+import sys
+from headrace.models import config, families, gguf_checkpoint, hub, safetensors_folder
+from headrace.models.checkpoint import open_checkpoint
+families.load_spec(open_checkpoint(sys.argv[1]), "m").parameters
+assert "torch" not in sys.modules
+"""
+    fixture = Path(__file__).parent / "data" / "formats.gguf"
+    subprocess.run([sys.executable, "-c", code, fixture], check=True, timeout=60)

