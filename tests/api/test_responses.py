@@ -92,12 +92,12 @@ def test_chat_chunks_in_the_official_types():
 
 def test_completions_in_the_official_types():
     logprobs = responses.completion_logprobs(
-        ["Hé", "llo", "llo"], [None, -1.0, -math.inf], [None, [("llo", -1.0), ("x", -2.0), ("llo", -3.0)], []], 4
+        ["Hé", "llo", "llo"], [None, -1.0, -math.inf], [None, [("llo", -1.0), ("x", -2.0), ("llo", -3.0)], []], [4, 6, 9]
     )
     assert logprobs.text_offset == [4, 6, 9]
     assert logprobs.token_logprobs == [None, -1.0, -9999.0]
     assert logprobs.top_logprobs == [None, {"llo": -1.0, "x": -2.0}, {}]
-    generated = responses.completion_logprobs(["a"], [-1.0], [[("a", -1.0)]])
+    generated = responses.completion_logprobs(["a"], [-1.0], [[("a", -1.0)]], [0])
     choices = [responses.CompletionChoice(index=i, text="a", logprobs=generated, finish_reason="stop") for i in (0, 1)]
     answer = responses.Completion(id="x", created=1, model="m", choices=choices, usage=responses.usage(1, 2))
     parsed = OpenAICompletion.model_validate_json(responses.encode(answer))

@@ -318,25 +318,21 @@ def completion_logprobs(
     tokens: Sequence[str],
     logprobs: Sequence[float | None],
     tops: Sequence[Sequence[tuple[str, float]] | None],
-    first_offset: int = 0,
+    offsets: Sequence[int],
 ) -> CompletionLogprobs:
     """Completion-style log probabilities of consecutive tokens.
 
     Args:
-        tokens: Text of each token; joined, they are the text.
+        tokens: Text of each token.
         logprobs: Log probability of each; None for a prompt's first token.
         tops: The likeliest tokens at each position, likeliest first; where two have the same text the likelier counts.
-        first_offset: Characters of the choice's text before the first of these tokens.
+        offsets: Where each token begins, in characters of the choice's text.
     """
-    offsets, at = [], first_offset
-    for token in tokens:
-        offsets.append(at)
-        at += len(token)
     return CompletionLogprobs(
         tokens=list(tokens),
         token_logprobs=[None if value is None else _writable(value) for value in logprobs],
         top_logprobs=[None if top is None else _first_by_text(top) for top in tops],
-        text_offset=offsets,
+        text_offset=list(offsets),
     )
 
 

@@ -236,13 +236,13 @@ def timeline_of(finishes: list[Finish]) -> Timeline:
     )
 
 
-async def merge(streams: list[AsyncIterator[SampleDelta]], samples: int) -> AsyncIterator[tuple[int, SampleDelta]]:
-    """The deltas of several jobs as they come, with the job each belongs to; the first failure ends all.
-
-    Args:
-        streams: One a job.
-        samples: Samples of each job; choice indexes count through.
-    """
+async def merge(streams: list[AsyncIterator[SampleDelta]]) -> AsyncIterator[tuple[int, SampleDelta]]:
+    """The deltas of several jobs as they come, with the job each belongs to; the first failure ends all."""
+    if len(streams) == 1:
+        async with aclosing(streams[0]) as only:  # type: ignore[type-var]
+            async for delta in only:
+                yield 0, delta
+        return
     queue: asyncio.Queue[tuple[int, SampleDelta] | BaseException | None] = asyncio.Queue()
 
     async def pump(job: int, stream: AsyncIterator[SampleDelta]) -> None:

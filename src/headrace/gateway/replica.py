@@ -97,6 +97,7 @@ class Replica:
         self._down: zmq.asyncio.Socket | None = None
         self._decoder = msgspec.msgpack.Decoder(Up)
         self._changed = asyncio.Event()
+        self._stopping = False
 
     # --- for request handlers -----------------------------------------------------------------------------------
 
@@ -156,6 +157,10 @@ class Replica:
         while True:
             began = time.monotonic()
             reason = await self._one_life()
+            if self._stopping:
+                self._set(ReplicaState.STOPPED)
+                self._fail_streams("the server ended before this request did")
+                return
             if self.failure is not None:
                 self._set(ReplicaState.FAILED)
                 self._fail_streams(self.failure.message)
@@ -174,6 +179,7 @@ class Replica:
 
     async def drain(self) -> None:
         """Let the process finish what it has, then end it."""
+        self._stopping = True
         process = self._process
         if process is None or process.poll() is not None:
             return
@@ -181,6 +187,7 @@ class Replica:
             await self._send(Drain())
         with contextlib.suppress(TimeoutError, subprocess.TimeoutExpired):
             await asyncio.to_thread(process.wait, self._config.drain_timeout)
+        await _end(process)
 
     async def _one_life(self) -> str:
         """Start a process and follow it to its end; returns why it ended. The process is gone afterwards."""

@@ -1,0 +1,145 @@
+"""``headrace serve``: load a model and answer requests over HTTP."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headrace.cli.units import parse_bytes
+from headrace.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from headrace.engine.messages import ReplicaInfo
+
+DEFAULT_MODEL = "smollm2-135m"
+
+
+class DType(StrEnum):
+    """Element types of weights, activations and KV cache."""
+
+    float32 = "float32"
+    bfloat16 = "bfloat16"
+
+
+class LogFormat(StrEnum):
+    """Styles of the log."""
+
+    text = "text"
+    json = "json"
+
+
+def serve(
+    model: Annotated[
+        str, typer.Argument(help="A known name, a .gguf file, a folder of safetensors, or org/name on the hub.")
+    ] = DEFAULT_MODEL,
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 is all.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on.")] = 8000,
+    name: Annotated[str | None, typer.Option(help="Name that clients ask for; by default the model's own.")] = None,
+    dtype: Annotated[DType, typer.Option(help="Weights, activations and KV cache.")] = DType.float32,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads of the executor; by default one a core.")] = None,
+    context_length: Annotated[
+        int | None, typer.Option(min=2, help="Most tokens of a sequence; by default what model and memory allow.")
+    ] = None,
+    kv_memory: Annotated[
+        str | None, typer.Option(help="KV memory, such as 2GiB; by default a quarter of the free memory, up to 4GiB.")
+    ] = None,
+    max_running: Annotated[int, typer.Option(min=1, help="Samples that run at once.")] = 64,
+    max_batch_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of a step.")] = 512,
+    max_step_ms: Annotated[
+        float, typer.Option(min=0, help="Longest step while answers are being written; 0 bounds by tokens alone.")
+    ] = 500.0,
+    prefix_cache: Annotated[bool, typer.Option(help="Reuse computed prefixes.")] = True,
+    max_queue: Annotated[int, typer.Option(min=0, help="Samples that may wait; more are answered with 429.")] = 512,
+    max_body: Annotated[str, typer.Option(help="Largest request body.")] = "8MiB",
+    api_key: Annotated[
+        list[str] | None, typer.Option(envvar="HEADRACE_API_KEY", help="Key that callers must show; may be repeated.")
+    ] = None,
+    api_key_file: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="File of keys, one a line.")
+    ] = None,
+    cors_origin: Annotated[
+        list[str] | None, typer.Option(help="Origin whose pages may call, or *; may be repeated.")
+    ] = None,
+    lenient: Annotated[bool, typer.Option(help="Ignore unknown request fields, with a warning header.")] = False,
+    heartbeat_timeout: Annotated[
+        float, typer.Option(min=1, help="Seconds of silence after which the engine is replaced.")
+    ] = 5.0,
+    drain_timeout: Annotated[
+        float, typer.Option(min=0, help="Seconds that running requests get when the server is ended.")
+    ] = 30.0,
+    log_format: Annotated[LogFormat, typer.Option(help="Style of the log on standard error.")] = LogFormat.text,
+    debug: Annotated[bool, typer.Option(help="Poison freed pages and check invariants when idle.")] = False,
+) -> None:
+    """Serve a model over HTTP: OpenAI's API, metrics, and documentation at /docs."""
+    # Imported late, so that `headrace --help` does not wait for a web server.
+    from headrace.cli.progress import pull_progress
+    from headrace.fleet.assembly import EngineOptions
+    from headrace.fleet.launcher import ReplicaLauncher
+    from headrace.gateway.app import build_services
+    from headrace.gateway.config import GatewayConfig
+    from headrace.gateway.logs import set_up_logs
+    from headrace.gateway.server import serve as serve_forever
+    from headrace.models.checkpoint import open_checkpoint
+    from headrace.models.families import load_spec
+    from headrace.models.hub import resolve
+    from headrace.text.tokenizer import load_tokenizer
+
+    config = GatewayConfig(
+        api_keys=_keys(api_key or [], api_key_file),
+        cors_origins=tuple(cors_origin or ()),
+        max_body_bytes=parse_bytes(max_body, "max_body"),
+        max_queue=max_queue,
+        lenient=lenient,
+        heartbeat_timeout=heartbeat_timeout,
+        drain_timeout=drain_timeout,
+    )
+    with pull_progress() as progress:
+        path = resolve(model, progress)
+    options = EngineOptions(
+        path=str(path),
+        name=name or _own_name(model, path),
+        dtype=dtype.value,
+        threads=threads,
+        context_length=context_length,
+        kv_memory=None if kv_memory is None else parse_bytes(kv_memory, "kv_memory"),
+        max_running=max_running,
+        max_batch_tokens=max_batch_tokens,
+        max_step_ms=max_step_ms or None,
+        prefix_cache=prefix_cache,
+        debug=debug,
+    )
+    checkpoint = open_checkpoint(path)
+    load_spec(checkpoint, options.name)  # a file that cannot be served is refused here, before a process is started
+    tokenizer = load_tokenizer(checkpoint.tokenizer)
+    set_up_logs(log_format.value)
+    services = build_services(options.name, tokenizer, ReplicaLauncher(options), config)
+
+    def announce(info: ReplicaInfo, seconds: float) -> None:
+        sys.stderr.write(f"{_banner(info, seconds)}\nlistening on http://{host}:{port} (documentation at /docs)\n")
+        sys.stderr.flush()
+
+    serve_forever(services, host, port, on_ready=announce)
+
+
+def _banner(info: ReplicaInfo, seconds: float) -> str:
+    return (
+        f"{info.model}: {info.executor}, {info.threads} threads, context {info.context_length:,} tokens, "
+        f"KV memory {info.kv_tokens:,} tokens, {info.max_running} at once; ready in {seconds:.1f} s"
+    )
+
+
+def _own_name(model: str, path: Path) -> str:
+    """What to call a model that was given as a path: the file's or folder's name."""
+    return path.stem if path.suffix == ".gguf" and Path(model).exists() else model.rstrip("/").rpartition("/")[2]
+
+
+def _keys(given: list[str], file: Path | None) -> tuple[str, ...]:
+    lines = [] if file is None else file.read_text(encoding="utf-8").splitlines()
+    keys = tuple(key.strip() for key in (*given, *lines) if key.strip())
+    if (given or file is not None) and not keys:
+        raise InvalidInput("no key in it; one key a line is expected", field="api_key_file")
+    return keys

@@ -1,0 +1,161 @@
+"""``Answer``: what a request has got so far, whatever form it is sent in; and ``serve``, which runs it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+from msgspec import UNSET, UnsetType
+from starlette.requests import Request
+from starlette.responses import Response
+
+from headrace.api.responses import Timings, timings
+from headrace.engine.messages import Finish, PositionLogprobs
+from headrace.gateway.generation import Job, SampleDelta, merge, timeline_of
+from headrace.gateway.http import EventStream, json_response, until_disconnected
+from headrace.gateway.services import Services
+
+T = TypeVar("T")
+
+# Turning text into tokens takes about a microsecond a token: beyond this it moves to a thread, so that the streams
+# of others go on.
+INLINE_BYTES = 20_000
+
+
+async def tokenized(size: int, make: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+    """Call ``make``, which tokenizes about ``size`` bytes of text: here if they are few, else in a thread."""
+    if size <= INLINE_BYTES:
+        return make(*args, **kwargs)
+    return await asyncio.to_thread(make, *args, **kwargs)
+
+
+class AnsweredSample:
+    """One sample so far."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.tokens: list[int] = []
+        self.logprobs: list[PositionLogprobs] = []
+        self.prompt_logprobs: list[PositionLogprobs] | None = None
+        self.cached_tokens = 0
+        self.finish: Finish | None = None
+
+    def add(self, delta: SampleDelta) -> None:
+        """Take a delta."""
+        self.text += delta.text
+        self.tokens += delta.tokens
+        self.logprobs += delta.logprobs
+        self.prompt_logprobs = delta.prompt_logprobs or self.prompt_logprobs
+        self.cached_tokens = delta.cached_tokens or self.cached_tokens
+        self.finish = delta.finish or self.finish
+
+
+class Answer:
+    """What a request has got so far.
+
+    Args:
+        jobs: One a prompt; sample ``s`` of job ``j`` is choice ``j * n + s``.
+        wants_timings: Whether to tell how long each stage took.
+    """
+
+    def __init__(self, jobs: list[Job], *, wants_timings: bool) -> None:
+        self.jobs = jobs
+        self.wants_timings = wants_timings
+        self.samples = [AnsweredSample() for job in jobs for _ in range(job.params.n)]
+
+    def job_of(self, choice: int) -> Job:
+        """The job that a choice belongs to."""
+        return self.jobs[choice // self.jobs[0].params.n]
+
+    async def follow(self, deltas: AsyncIterator[tuple[int, SampleDelta]]) -> AsyncIterator[tuple[int, SampleDelta]]:
+        """Pass deltas on, with their choice in place of their job, after taking them."""
+        async with aclosing(deltas) as source:  # type: ignore[type-var]
+            async for job, delta in source:
+                choice = job * self.jobs[0].params.n + delta.index
+                self.samples[choice].add(delta)
+                yield choice, delta
+
+    def token_counts(self) -> tuple[int, int, int]:
+        """Prompt tokens, output tokens, and prompt tokens that were cached; a prompt counts once for its n samples."""
+        n = self.jobs[0].params.n
+        prompt = sum(len(job.prompt.tokens) for job in self.jobs)
+        output = sum(len(sample.tokens) for sample in self.samples)
+        return prompt, output, sum(sample.cached_tokens for sample in self.samples[::n])
+
+    def timings(self) -> Timings | UnsetType:
+        """How long each stage took, if the caller asked."""
+        finishes = [sample.finish for sample in self.samples if sample.finish is not None]
+        if not self.wants_timings or not finishes:
+            return UNSET
+        line = timeline_of(finishes)
+        longest = max(len(sample.tokens) for sample in self.samples)
+        return timings(msgspec.structs.asdict(line.durations(longest)), msgspec.structs.asdict(line))
+
+    def log_fields(self) -> dict[str, object]:
+        """What the access log says of it."""
+        prompt, output, cached = self.token_counts()
+        fields: dict[str, object] = {"prompt_tokens": prompt, "output_tokens": output, "cached_tokens": cached}
+        finishes = [sample.finish for sample in self.samples if sample.finish is not None]
+        if finishes:
+            ttft = timeline_of(finishes).durations(output).time_to_first_token
+            fields["ttft_seconds"] = None if ttft is None else round(ttft, 6)
+            fields["finish"] = ",".join(sorted({finish.reason for finish in finishes}))
+        return fields
+
+
+class Shape(Protocol):
+    """The form of an answer."""
+
+    def whole(self) -> bytes:
+        """The body, once all samples have ended."""
+        ...
+
+    def events(self, deltas: AsyncIterator[tuple[int, SampleDelta]]) -> AsyncIterator[bytes]:
+        """The server-sent events."""
+        ...
+
+
+async def serve(
+    http: Request, services: Services, answer: Answer, *, warning: str | None, stream: bool, shape: Shape
+) -> Response:
+    """Run an answer's jobs and send it.
+
+    Raises:
+        ApiError: 429 or 503 before it begins; 503 or 500 when the engine fails.
+        ClientDisconnect: The client of an answer that is not streamed went away.
+    """
+    generator, samples = services.generator, len(answer.samples)
+    generator.admit(samples)
+
+    def close() -> None:
+        generator.release(samples)
+        http.state.log.update(answer.log_fields())
+
+    headers = {} if warning is None else {"X-Headrace-Warning": warning}
+    deltas = answer.follow(merge([generator.run(job) for job in answer.jobs]))
+    if stream:
+        return EventStream(shape.events(deltas), keep_alive=services.config.keep_alive, headers=headers, on_close=close)
+    try:
+        await until_disconnected(http, _exhaust(deltas))
+        return json_response(shape.whole(), headers)
+    finally:
+        close()
+
+
+async def _exhaust(deltas: AsyncIterator[tuple[int, SampleDelta]]) -> None:
+    async with aclosing(deltas) as source:  # type: ignore[type-var]
+        async for _ in source:
+            pass
+
+
+def finish_fields(finish: Finish | None) -> dict[str, Any]:
+    """``finish_reason`` and, where a stop string or token ended the sample, ``stop_reason``."""
+    if finish is None:
+        return {}
+    fields: dict[str, Any] = {"finish_reason": "length" if finish.reason == "length" else "stop"}
+    if finish.stop is not None:
+        fields["stop_reason"] = finish.stop
+    return fields

@@ -1,0 +1,137 @@
+"""The web application: routes, error answers, and the life of the replica behind it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from headrace.api.errors import (
+    ApiError,
+    from_invalid_input,
+    internal_error,
+    method_not_allowed,
+    route_not_found,
+)
+from headrace.errors import InvalidInput
+from headrace.gateway.chat import Chat
+from headrace.gateway.completions import Completions
+from headrace.gateway.config import GatewayConfig
+from headrace.gateway.front import CLIENT_CLOSED, Front
+from headrace.gateway.generation import Generator
+from headrace.gateway.http import error_response
+from headrace.gateway.metrics import Metrics
+from headrace.gateway.replica import Launcher, Replica
+from headrace.gateway.services import Services
+from headrace.gateway.tokens import Detokenize, Tokenize
+from headrace.gateway.watch import Watch
+from headrace.text.tokenizer import Tokenizer
+
+
+def build_services(model: str, tokenizer: Tokenizer, launch: Launcher, config: GatewayConfig) -> Services:
+    """Put the gateway's parts together.
+
+    Args:
+        model: Name under which the model is served.
+        tokenizer: The model's.
+        launch: Starts a replica process.
+        config: The operator's decisions.
+    """
+    metrics = Metrics()
+    replica = Replica(launch, config, metrics.on_report)
+    generator = Generator(replica, tokenizer, config, metrics)
+    return Services(model, int(time.time()), config, tokenizer, replica, generator, metrics)
+
+
+def build_app(services: Services) -> Starlette:
+    """The application; its lifespan runs the replica."""
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        replica = asyncio.create_task(services.replica.run())
+        yield
+        services.generator.draining = True
+        await services.replica.drain()
+        replica.cancel()
+        await asyncio.gather(replica, return_exceptions=True)
+
+    middleware = [Middleware(Front, services.config.api_keys, services.metrics)]
+    if services.config.cors_origins:
+        middleware.append(
+            Middleware(
+                CORSMiddleware,
+                allow_origins=services.config.cors_origins,
+                allow_methods=["*"],
+                allow_headers=["*"],
+                expose_headers=["X-Request-Id", "traceparent", "X-Headrace-Warning", "Retry-After"],
+            )
+        )
+    return Starlette(
+        routes=_routes(services),
+        middleware=middleware,
+        exception_handlers={
+            ApiError: _on_api_error,
+            InvalidInput: _on_invalid_input,
+            HTTPException: _on_http_exception,
+            ClientDisconnect: _on_disconnect,
+            Exception: _on_bug,
+        },
+        lifespan=lifespan,
+    )
+
+
+def _routes(services: Services) -> list[Route]:
+    watch = Watch(services)
+    post, get = ["POST"], ["GET"]
+    return [
+        Route("/v1/chat/completions", Chat(services).__call__, methods=post),
+        Route("/v1/completions", Completions(services).__call__, methods=post),
+        Route("/tokenize", Tokenize(services).__call__, methods=post),
+        Route("/detokenize", Detokenize(services).__call__, methods=post),
+        Route("/v1/models", watch.models, methods=get),
+        Route("/v1/models/{model:path}", watch.model, methods=get),
+        Route("/health", watch.health, methods=get),
+        Route("/ready", watch.ready, methods=get),
+        Route("/metrics", watch.metrics, methods=get),
+        Route("/debug/state", watch.debug, methods=get),
+        Route("/openapi.json", watch.openapi, methods=get),
+        Route("/docs", watch.docs, methods=get),
+        Route("/", watch.home, methods=get),
+    ]
+
+
+async def _on_api_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, ApiError)
+    return error_response(error)
+
+
+async def _on_invalid_input(_: Request, error: Exception) -> Response:
+    assert isinstance(error, InvalidInput)
+    return error_response(from_invalid_input(error))
+
+
+async def _on_http_exception(http: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    if error.status_code == 405:
+        allowed = (error.headers or {}).get("Allow", "").split(", ")
+        return error_response(method_not_allowed(http.method, http.url.path, allowed))
+    if error.status_code == 404:
+        return error_response(route_not_found(http.method, http.url.path))
+    return error_response(ApiError(error.status_code, str(error.detail)))
+
+
+async def _on_disconnect(_: Request, __: Exception) -> Response:
+    return Response(status_code=CLIENT_CLOSED)  # nobody reads it; it is for the log
+
+
+async def _on_bug(_: Request, __: Exception) -> Response:
+    return error_response(internal_error())

@@ -1,0 +1,171 @@
+"""``/v1/completions``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+
+from msgspec import UNSET
+from starlette.requests import Request
+from starlette.responses import Response
+
+from headrace.api.completions import CompletionRequest
+from headrace.api.parsing import parse_completion
+from headrace.api.responses import Completion, CompletionChoice, CompletionLogprobs, encode, new_id, unix_time, usage
+from headrace.api.sse import DONE, event
+from headrace.engine.messages import PositionLogprobs
+from headrace.engine.sampling_params import SamplingParams
+from headrace.gateway.answer import Answer, finish_fields, serve, tokenized
+from headrace.gateway.generation import Job, SampleDelta
+from headrace.gateway.http import read_body
+from headrace.gateway.logprobs import CompletionLogprobsWriter
+from headrace.gateway.services import Services
+from headrace.text.prompt import Prompt, text_prompt, token_prompt
+from headrace.text.tokenizer import Tokenizer
+
+
+class Completions:
+    """The route."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def __call__(self, http: Request) -> Response:
+        """Answer a completion request."""
+        services, received = self._services, time.monotonic()
+        body = await read_body(http, services.config.max_body_bytes)
+        parsed = parse_completion(body, lenient=services.config.lenient)
+        request = parsed.request
+        services.check_model(request.model)
+        params = SamplingParams(**request.sampling())
+        prompts = await tokenized(len(body), _prompts, services, request)
+        for i, prompt in enumerate(prompts):
+            field = f"prompt[{i}]" if len(prompts) > 1 else "prompt"
+            services.generator.check(prompt, params, explicit_max=request.max_tokens, fields=(field, "max_tokens"))
+        now = time.monotonic()
+        jobs = [Job(prompt, params, received, now, request.cache_salt or "") for prompt in prompts]
+        answer = Answer(jobs, wants_timings=bool(request.timings))
+        return await serve(
+            http,
+            services,
+            answer,
+            warning=parsed.warning_header,
+            stream=bool(request.stream),
+            shape=_Shape(services, request, answer),
+        )
+
+
+def _prompts(services: Services, request: CompletionRequest) -> list[Prompt]:
+    tokenizer, info = services.tokenizer, services.replica.info
+    vocab_size = None if info is None else info.vocab_size
+    given = request.prompts()
+    several = isinstance(request.prompt, list) and not isinstance(request.prompt[0], int)
+    prompts = []
+    for i, prompt in enumerate(given):
+        field = f"prompt[{i}]" if several else "prompt"
+        if isinstance(prompt, str):
+            prompts.append(text_prompt(tokenizer, prompt, field=field))
+        else:
+            prompts.append(token_prompt(tokenizer, prompt, field=field, vocab_size=vocab_size))
+    return prompts
+
+
+def _text_of(tokenizer: Tokenizer, prompt: Prompt) -> str:
+    """What ``echo`` returns: the text that was given, or what the token ids say."""
+    return tokenizer.decode(prompt.tokens, skip_special_tokens=False) if prompt.text is None else prompt.text
+
+
+class _Shape:
+    """What a completion looks like, whole and in chunks; a chunk is a completion of what is new."""
+
+    def __init__(self, services: Services, request: CompletionRequest, answer: Answer) -> None:
+        self._tokenizer = services.tokenizer
+        self._model = services.model
+        self._request = request
+        self._answer = answer
+        self._id = new_id("cmpl")
+        self._created = unix_time()
+        self._writers = [
+            CompletionLogprobsWriter(
+                services.tokenizer,
+                skip_special_tokens=answer.jobs[0].params.skip_special_tokens,
+                continues=not request.echo,
+            )
+            for _ in answer.samples
+        ]
+
+    def whole(self) -> bytes:
+        """The answer, once all samples have ended."""
+        choices = []
+        for i, sample in enumerate(self._answer.samples):
+            prompt_logprobs = self._answer.samples[self._first(i)].prompt_logprobs
+            choices.append(self._choice(i, sample.text, sample.tokens, sample.logprobs, prompt_logprobs, whole=True))
+        return encode(self._completion(choices, timed=True, counted=True))
+
+    async def events(self, deltas: AsyncIterator[tuple[int, SampleDelta]]) -> AsyncIterator[bytes]:
+        """The answer in chunks."""
+        begun: set[int] = set()
+        async for i, delta in deltas:
+            first = i not in begun
+            begun.add(i)
+            prompt_logprobs = self._answer.samples[self._first(i)].prompt_logprobs
+            choice = self._choice(i, delta.text, delta.tokens, delta.logprobs, prompt_logprobs, whole=first)
+            yield event(self._completion([choice], timed=False, counted=False))
+        if self._request.include_usage or self._answer.wants_timings:
+            yield event(self._completion([], timed=True, counted=self._request.include_usage))
+        yield DONE
+
+    def _first(self, choice: int) -> int:
+        """The first sample of a choice's prompt, which alone reports the prompt's log probabilities."""
+        n = self._answer.jobs[0].params.n
+        return choice // n * n
+
+    def _choice(
+        self,
+        index: int,
+        text: str,
+        tokens: list[int],
+        logprobs: list[PositionLogprobs],
+        prompt_logprobs: list[PositionLogprobs] | None,
+        *,
+        whole: bool,
+    ) -> CompletionChoice:
+        """A choice, or what a chunk adds to it; ``whole`` if it begins here, so that echo and prompt ids go with it."""
+        prompt, ids = self._answer.job_of(index).prompt, bool(self._request.return_token_ids)
+        echo = whole and bool(self._request.echo)
+        return CompletionChoice(
+            index=index,
+            text=_text_of(self._tokenizer, prompt) + text if echo else text,
+            logprobs=self._logprobs(index, tokens, logprobs, prompt, prompt_logprobs or [], echo=echo),
+            token_ids=tokens if ids else UNSET,
+            prompt_token_ids=list(prompt.tokens) if ids and whole else UNSET,
+            **finish_fields(self._answer.samples[index].finish),
+        )
+
+    def _logprobs(
+        self,
+        index: int,
+        tokens: list[int],
+        logprobs: list[PositionLogprobs],
+        prompt: Prompt,
+        prompt_logprobs: list[PositionLogprobs],
+        *,
+        echo: bool,
+    ) -> CompletionLogprobs | None:
+        if self._request.logprobs is None:
+            return None
+        before = list(prompt.tokens) if echo else []
+        entries: list[PositionLogprobs | None] = [None, *prompt_logprobs] if echo else []
+        return self._writers[index].write(before + tokens[: len(logprobs)], [*entries, *logprobs])
+
+    def _completion(self, choices: list[CompletionChoice], *, timed: bool, counted: bool) -> Completion:
+        """A whole answer or a chunk of one; a chunk's usage is null but in the last, and absent if not asked for."""
+        absent = None if self._request.include_usage else UNSET
+        return Completion(
+            id=self._id,
+            created=self._created,
+            model=self._model,
+            choices=choices,
+            usage=usage(*self._answer.token_counts()) if counted else absent,
+            timings=self._answer.timings() if timed else UNSET,
+        )

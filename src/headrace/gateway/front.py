@@ -1,0 +1,138 @@
+"""``Front``: what every request passes: an id, a trace, a key, a line in the log. Plain ASGI."""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import re
+import secrets
+import time
+from dataclasses import dataclass
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from headrace.api.errors import unauthorized
+from headrace.gateway.http import error_response
+from headrace.gateway.metrics import Metrics
+
+log = logging.getLogger("headrace.access")
+
+# As nginx has it: the client went away before the answer began.
+CLIENT_CLOSED = 499
+
+OPEN_PATHS = frozenset({"/", "/health", "/ready", "/metrics", "/docs", "/openapi.json"})
+
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._:\-]{1,128}")
+# W3C Trace Context, level 1: version, trace id, parent id, flags. All zeros are invalid, and so is version ff.
+_TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """Where a request stands in a distributed trace.
+
+    Attributes:
+        trace_id: 32 hex digits, the caller's or new.
+        parent_id: The caller's span, or None.
+        span_id: Ours.
+        flags: Two hex digits, the caller's.
+    """
+
+    trace_id: str
+    parent_id: str | None
+    span_id: str
+    flags: str
+
+    def header(self) -> str:
+        """Our own ``traceparent``."""
+        return f"00-{self.trace_id}-{self.span_id}-{self.flags}"
+
+
+def trace_from(header: str | None) -> Trace:
+    """The trace that a ``traceparent`` header continues; a new one where it is absent or malformed."""
+    match = _TRACEPARENT.fullmatch(header or "")
+    span = secrets.token_hex(8)
+    if match is None:
+        return Trace(secrets.token_hex(16), None, span, "00")
+    return Trace(match[1], match[2], span, match[3])
+
+
+def request_id_from(header: str | None) -> str:
+    """The caller's own ``X-Request-Id`` where it is sane, else a new one."""
+    return header if header and _REQUEST_ID.fullmatch(header) else f"req-{secrets.token_hex(12)}"
+
+
+class Front:
+    """Gives every request an id and a trace, asks for a key, counts and logs the answer.
+
+    Routes may add to ``scope["state"]["log"]``, a dictionary of fields for the log line. No text of a prompt or an
+    answer ever goes there.
+
+    Args:
+        app: The application behind.
+        api_keys: Accepted keys; empty lets everybody in.
+        metrics: Counts answers.
+    """
+
+    def __init__(self, app: ASGIApp, api_keys: tuple[str, ...], metrics: Metrics) -> None:
+        self._app = app
+        self._keys = tuple(key.encode() for key in api_keys)
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        request_id = request_id_from(headers.get("x-request-id"))
+        trace = trace_from(headers.get("traceparent"))
+        fields: dict[str, object] = {}
+        scope.setdefault("state", {})["log"] = fields
+        began, status = time.monotonic(), CLIENT_CLOSED
+
+        async def answer(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                out = MutableHeaders(scope=message)
+                out["X-Request-Id"] = request_id
+                out["traceparent"] = trace.header()
+            await send(message)
+
+        self._metrics.in_flight.inc()
+        try:
+            if self._allowed(scope, headers):
+                await self._app(scope, receive, answer)
+            else:
+                await error_response(unauthorized())(scope, receive, answer)
+        finally:
+            self._metrics.in_flight.dec()
+            path = _pattern(scope)
+            self._metrics.requests.labels(path, str(status)).inc()
+            about = {
+                "request_id": request_id,
+                "trace_id": trace.trace_id,
+                "span_id": trace.span_id,
+                "parent_id": trace.parent_id,
+                "method": scope["method"],
+                "path": path,
+                "status": status,
+                "seconds": round(time.monotonic() - began, 6),
+            }
+            log.info("request", extra=about | fields)
+
+    def _allowed(self, scope: Scope, headers: Headers) -> bool:
+        if not self._keys or scope["path"] in OPEN_PATHS or scope["method"] == "OPTIONS":
+            return True
+        scheme, _, key = headers.get("authorization", "").partition(" ")
+        shown = key.strip().encode("utf-8", "surrogateescape")
+        # All keys are compared, each in constant time, so that the time tells nothing.
+        matches = [hmac.compare_digest(shown, known) for known in self._keys]
+        return scheme.lower() == "bearer" and any(matches)
+
+
+def _pattern(scope: Scope) -> str:
+    """The route's pattern: a metric's label must not grow with what callers ask for."""
+    return getattr(scope.get("route"), "path", None) or "unknown"

@@ -1,0 +1,40 @@
+"""``Services``: what the routes work with, made once at the start."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace.api.errors import model_not_found
+from headrace.gateway.config import GatewayConfig
+from headrace.gateway.generation import Generator
+from headrace.gateway.metrics import Metrics
+from headrace.gateway.replica import Replica
+from headrace.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What the routes work with.
+
+    Attributes:
+        model: Name of the model served.
+        created: When it was loaded, seconds since 1970.
+        config: The operator's decisions.
+        tokenizer: The model's.
+        replica: Runs it.
+        generator: Admits and runs jobs on it.
+        metrics: What is observed.
+    """
+
+    model: str
+    created: int
+    config: GatewayConfig
+    tokenizer: Tokenizer
+    replica: Replica
+    generator: Generator
+    metrics: Metrics
+
+    def check_model(self, name: str | None) -> None:
+        """Raise ``ApiError`` (404) for a model that is not served here; None is the one that is."""
+        if name is not None and name != self.model:
+            raise model_not_found(name, [self.model])

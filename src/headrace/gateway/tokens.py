@@ -1,0 +1,81 @@
+"""``/tokenize`` and ``/detokenize``."""
+
+from __future__ import annotations
+
+from msgspec import UNSET
+from starlette.requests import Request
+from starlette.responses import Response
+
+from headrace.api.errors import unavailable
+from headrace.api.parsing import parse_detokenize, parse_tokenize
+from headrace.api.responses import Detokenized, Tokenized, encode
+from headrace.api.tokenize import TokenizeRequest
+from headrace.gateway.answer import tokenized
+from headrace.gateway.http import json_response, read_body
+from headrace.gateway.services import Services
+from headrace.text.prompt import chat_prompt, token_prompt
+
+
+class Tokenize:
+    """``/tokenize``."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def __call__(self, http: Request) -> Response:
+        """Answer with the token ids of a text or a conversation."""
+        services = self._services
+        body = await read_body(http, services.config.max_body_bytes)
+        parsed = parse_tokenize(body, lenient=services.config.lenient)
+        services.check_model(parsed.request.model)
+        info = services.replica.info
+        if info is None:
+            raise unavailable("The model is being loaded; try again soon.", retry_after_s=2, code="model_loading")
+        tokens = await tokenized(len(body), self._tokens, parsed.request)
+        answer = Tokenized(
+            count=len(tokens),
+            max_model_len=info.context_length,
+            tokens=tokens,
+            token_strs=[services.tokenizer.token_text(t) for t in tokens]
+            if parsed.request.return_token_strs
+            else UNSET,
+        )
+        return json_response(encode(answer), _warning(parsed.warning_header))
+
+    def _tokens(self, request: TokenizeRequest) -> list[int]:
+        tokenizer = self._services.tokenizer
+        if request.messages is None:
+            return tokenizer.encode(request.prompt or "", add_special_tokens=request.special_tokens)
+        prompt = chat_prompt(
+            tokenizer,
+            request.template_messages(),
+            add_generation_prompt=request.generation_prompt,
+            continue_final_message=bool(request.continue_final_message),
+            **(request.chat_template_kwargs or {}),
+        )
+        if request.special_tokens:
+            return tokenizer.encode(prompt.text or "", add_special_tokens=True)
+        return list(prompt.tokens)
+
+
+class Detokenize:
+    """``/detokenize``."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def __call__(self, http: Request) -> Response:
+        """Answer with the text of token ids, special tokens included."""
+        services = self._services
+        body = await read_body(http, services.config.max_body_bytes)
+        parsed = parse_detokenize(body, lenient=services.config.lenient)
+        services.check_model(parsed.request.model)
+        tokens = parsed.request.tokens
+        if tokens:
+            token_prompt(services.tokenizer, tokens, field="tokens")
+        text = services.tokenizer.decode(tokens, skip_special_tokens=False)
+        return json_response(encode(Detokenized(text)), _warning(parsed.warning_header))
+
+
+def _warning(header: str | None) -> dict[str, str]:
+    return {} if header is None else {"X-Headrace-Warning": header}

@@ -1,0 +1,90 @@
+"""Routes for whoever watches the server: models, health, readiness, metrics, inside state, documentation."""
+
+from __future__ import annotations
+
+from msgspec import UNSET
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from headrace.api.docs_page import docs_page
+from headrace.api.errors import unavailable
+from headrace.api.openapi import openapi_document, openapi_json
+from headrace.api.responses import DebugAnswer, Model, ModelList, Status, encode
+from headrace.api.schemas import Served
+from headrace.gateway.http import json_response
+from headrace.gateway.replica import ReplicaGone
+from headrace.gateway.services import Services
+
+
+class Watch:
+    """The routes."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def models(self, _: Request) -> Response:
+        """``/v1/models``."""
+        return json_response(encode(ModelList(data=[self._model()])))
+
+    async def model(self, http: Request) -> Response:
+        """``/v1/models/{model}``."""
+        self._services.check_model(http.path_params["model"])
+        return json_response(encode(self._model()))
+
+    async def health(self, _: Request) -> Response:
+        """``/health``: the gateway lives."""
+        return json_response(encode(Status()))
+
+    async def ready(self, _: Request) -> Response:
+        """``/ready``: a request would be served now."""
+        services = self._services
+        if services.generator.draining:
+            raise unavailable("The server is shutting down.", code="shutting_down")
+        if not services.replica.ready:
+            raise unavailable(f"The engine is {services.replica.state.value}.", retry_after_s=2)
+        return json_response(encode(Status()))
+
+    async def metrics(self, _: Request) -> Response:
+        """``/metrics``."""
+        services = self._services
+        services.metrics.engine_up.set(services.replica.ready)
+        services.metrics.on_stats(services.replica.stats)
+        return Response(services.metrics.render(), media_type=CONTENT_TYPE_LATEST)
+
+    async def debug(self, http: Request) -> Response:
+        """``/debug/state``; with ``?check=1`` the engine checks its invariants too."""
+        services = self._services
+        try:
+            answer = await services.replica.inspect(check=http.query_params.get("check") in ("1", "true"))
+        except ReplicaGone as error:
+            raise unavailable(str(error), retry_after_s=2) from error
+        state = {**answer.state, "admitted": services.generator.admitted, "restarts": services.replica.restarts}
+        return json_response(encode(DebugAnswer(state=state, problems=answer.problems)))
+
+    async def openapi(self, _: Request) -> Response:
+        """``/openapi.json``."""
+        return json_response(openapi_json(self._served()))
+
+    async def docs(self, http: Request) -> Response:
+        """``/docs``."""
+        return HTMLResponse(docs_page(openapi_document(self._served()), base_url=str(http.base_url).rstrip("/")))
+
+    async def home(self, _: Request) -> Response:
+        """``/`` leads to the documentation."""
+        return RedirectResponse("/docs")
+
+    def _served(self) -> Served:
+        services, info = self._services, self._services.replica.info
+        return Served(
+            models=(services.model,),
+            vocab_size=None if info is None else info.vocab_size,
+            context_length=None if info is None else info.context_length,
+            auth=bool(services.config.api_keys),
+            lenient=services.config.lenient,
+        )
+
+    def _model(self) -> Model:
+        services, info = self._services, self._services.replica.info
+        context = UNSET if info is None else info.context_length
+        return Model(id=services.model, created=services.created, max_model_len=context)
