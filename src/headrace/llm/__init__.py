@@ -1,0 +1,15 @@
+"""``LLM``: generate text in this process, without a server. Names as in vLLM."""
+
+from headrace.engine.sampling_params import SamplingParams
+from headrace.llm.offline import LLM
+from headrace.llm.outputs import CompletionDelta, CompletionOutput, GenerationError, Logprob, RequestOutput
+
+__all__ = [
+    "LLM",
+    "CompletionDelta",
+    "CompletionOutput",
+    "GenerationError",
+    "Logprob",
+    "RequestOutput",
+    "SamplingParams",
+]

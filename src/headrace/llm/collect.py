@@ -1,0 +1,135 @@
+"""From the engine's token deltas to text: ``RequestCollector`` follows one request."""
+
+from __future__ import annotations
+
+from headrace.engine import messages
+from headrace.engine.messages import Finish, TokenDelta
+from headrace.engine.sampling_params import SamplingParams
+from headrace.engine.timeline import Timeline
+from headrace.llm.inputs import Job
+from headrace.llm.outputs import CompletionDelta, CompletionOutput, Logprob, PositionLogprobs, RequestOutput
+from headrace.text.stream import MessageStream
+from headrace.text.tokenizer import Tokenizer
+
+
+class RequestCollector:
+    """All samples of one request, as they come.
+
+    Args:
+        tokenizer: Of the model.
+        job: What runs.
+        request_id: What the caller calls it.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, job: Job, request_id: str) -> None:
+        self._tokenizer = tokenizer
+        self._job = job
+        self._request_id = request_id
+        self._samples = [_Sample(tokenizer, job.params) for _ in range(job.params.n)]
+        self._prompt_logprobs: list[PositionLogprobs | None] | None = None
+        self._cached_tokens = 0
+
+    def push(self, delta: TokenDelta) -> CompletionDelta:
+        """Take what a step added; returns it with its text."""
+        if delta.prompt_logprobs is not None:
+            self._prompt_logprobs = [None, *(self._position(p) for p in delta.prompt_logprobs)]
+        if delta.cached_tokens is not None and delta.index == 0:
+            self._cached_tokens = delta.cached_tokens
+        wanted = self._job.params.logprobs is not None
+        logprobs = [self._position(p) for p in delta.logprobs or ()] if wanted else None
+        return self._samples[delta.index].push(delta, logprobs)
+
+    def error(self) -> str | None:
+        """What went wrong with the first sample that failed, or None."""
+        finishes = (sample.finish for sample in self._samples)
+        return next((f.message or "unknown" for f in finishes if f is not None and f.reason == "error"), None)
+
+    def output(self) -> RequestOutput:
+        """The request's result, when all samples have ended."""
+        return RequestOutput(
+            request_id=self._request_id,
+            prompt=self._job.prompt.text,
+            prompt_token_ids=list(self._job.prompt.tokens),
+            prompt_logprobs=self._prompt_logprobs,
+            outputs=[sample.output(index) for index, sample in enumerate(self._samples)],
+            finished=True,
+            num_cached_tokens=self._cached_tokens,
+            metrics=_timeline([s.finish for s in self._samples if s.finish is not None]),
+        )
+
+    def _position(self, entry: messages.PositionLogprobs) -> PositionLogprobs:
+        text = self._tokenizer.token_text
+        position = {entry.token: Logprob(entry.logprob, entry.rank, text(entry.token))}
+        for rank, (token, logprob) in enumerate(entry.top, start=1):
+            position.setdefault(token, Logprob(logprob, rank, text(token)))
+        return position
+
+
+class _Sample:
+    """One sample so far."""
+
+    def __init__(self, tokenizer: Tokenizer, params: SamplingParams) -> None:
+        self._stream = MessageStream(
+            tokenizer,
+            skip_special_tokens=params.skip_special_tokens,
+            stop=params.stop,
+            min_tokens=params.min_tokens,
+            include_stop_str_in_output=params.include_stop_str_in_output,
+        )
+        self._texts: list[str] = []
+        self._tokens: list[int] = []
+        self._logprobs: list[PositionLogprobs] | None = None if params.logprobs is None else []
+        self.finish: Finish | None = None
+
+    def push(self, delta: TokenDelta, logprobs: list[PositionLogprobs] | None) -> CompletionDelta:
+        finish = delta.finish
+        # A stop token ends the sample and is no part of its text.
+        shown = delta.tokens[: len(delta.tokens) - (finish.hidden_tokens if finish is not None else 0)]
+        text = self._stream.push(shown).text
+        if finish is not None:
+            text += self._stream.finish().text
+        self._texts.append(text)
+        self._tokens += delta.tokens
+        if self._logprobs is not None:
+            self._logprobs += logprobs or []
+        self.finish = finish
+        return CompletionDelta(
+            index=delta.index,
+            text=text,
+            token_ids=list(delta.tokens),
+            logprobs=logprobs,
+            finish_reason=finish.reason if finish is not None else None,
+            stop_reason=finish.stop if finish is not None else None,
+            timings=finish.timeline.durations(len(self._tokens)) if finish is not None else None,
+        )
+
+    def output(self, index: int) -> CompletionOutput:
+        finish, logprobs = self.finish or Finish("abort"), self._logprobs
+        chosen = None if logprobs is None else zip(self._tokens, logprobs, strict=True)
+        return CompletionOutput(
+            index=index,
+            text="".join(self._texts),
+            token_ids=self._tokens,
+            cumulative_logprob=None if chosen is None else sum(entry[token].logprob for token, entry in chosen),
+            logprobs=logprobs,
+            finish_reason=finish.reason,
+            stop_reason=finish.stop,
+            timings=finish.timeline.durations(len(self._tokens)),
+            error=finish.message,
+        )
+
+
+def _timeline(finishes: list[Finish]) -> Timeline:
+    """The stamps of the first sample, with the last token of the sample that ended last."""
+    if not finishes:
+        return Timeline()
+    first = finishes[0].timeline
+    return Timeline(
+        received=first.received,
+        tokenized=first.tokenized,
+        queued=first.queued,
+        first_scheduled=first.first_scheduled,
+        prefill_done=first.prefill_done,
+        first_token=first.first_token,
+        last_token=max((f.timeline.last_token for f in finishes if f.timeline.last_token is not None), default=None),
+    )

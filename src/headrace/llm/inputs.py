@@ -1,0 +1,194 @@
+"""From what callers pass to checked jobs. Whatever is wrong is found here, before anything runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from headrace.engine.messages import ReplicaInfo
+from headrace.engine.sampling_params import SamplingParams
+from headrace.engine.validation import check_request
+from headrace.errors import InvalidInput
+from headrace.text.prompt import Prompt, chat_prompt, text_prompt, token_prompt
+from headrace.text.tokenizer import Tokenizer
+
+PromptInput = str | Sequence[int] | Mapping[str, Any]
+"""A text, token ids, ``{"prompt": text}`` or ``{"prompt_token_ids": ids}``."""
+
+Message = Mapping[str, Any]
+"""A message in OpenAI's form: ``{"role": ..., "content": ...}``."""
+
+_PROMPT_KEYS = ("prompt", "prompt_token_ids")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A prompt that the engine can run.
+
+    Attributes:
+        prompt: Its tokens.
+        params: How to sample.
+        received: Stamp of the call.
+        tokenized: Stamp of the tokenization.
+    """
+
+    prompt: Prompt
+    params: SamplingParams
+    received: float
+    tokenized: float
+
+
+class JobMaker:
+    """Makes jobs for one model.
+
+    Args:
+        tokenizer: The model's.
+        info: What the engine can run.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, info: ReplicaInfo) -> None:
+        self._tokenizer = tokenizer
+        self._info = info
+
+    def prompts(
+        self, prompts: PromptInput | Sequence[PromptInput], params: SamplingParams | Sequence[SamplingParams] | None
+    ) -> list[Job]:
+        """One job a prompt.
+
+        Raises:
+            InvalidInput: With the field, such as ``prompts[2].prompt_token_ids[5]``.
+        """
+        named = _split(prompts, "prompts", _is_prompt, "a text, a list of token ids or a dictionary")
+        return self._jobs(named, params, self._prompt)
+
+    def prompt(self, prompt: PromptInput, params: SamplingParams | None) -> Job:
+        """The job of one prompt.
+
+        Raises:
+            InvalidInput: With the field, such as ``prompt``.
+        """
+        return self._jobs([("prompt", prompt)], params, self._prompt)[0]
+
+    def chats(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        params: SamplingParams | Sequence[SamplingParams] | None,
+        **template: Any,
+    ) -> list[Job]:
+        """One job a conversation; ``template`` goes to ``chat_prompt``.
+
+        Raises:
+            InvalidInput: With the field, such as ``messages[0].content``, or ``messages[2][0].content`` where
+                several conversations were given.
+        """
+        named = _split(messages, "messages", _is_conversation, "a list of messages")
+        return self._jobs(named, params, lambda value, field: self._chat(value, field, template))
+
+    def chat(self, messages: Sequence[Message], params: SamplingParams | None, **template: Any) -> Job:
+        """The job of one conversation.
+
+        Raises:
+            InvalidInput: With the field, such as ``messages[0].content``.
+        """
+        return self._jobs([("messages", messages)], params, lambda value, field: self._chat(value, field, template))[0]
+
+    def _jobs(
+        self,
+        named: list[tuple[str, Any]],
+        params: SamplingParams | Sequence[SamplingParams] | None,
+        make: Callable[[Any, str], Prompt],
+    ) -> list[Job]:
+        received = time.monotonic()
+        each = _params_for(params, len(named))
+        jobs = []
+        for (field, value), (params_field, own) in zip(named, each, strict=True):
+            prompt = make(value, field)
+            self._check(prompt, own, field, params_field)
+            jobs.append(Job(prompt, own, received, time.monotonic()))
+        return jobs
+
+    def _chat(self, messages: Sequence[Message], field: str, template: Mapping[str, Any]) -> Prompt:
+        try:
+            return chat_prompt(self._tokenizer, messages, **template)
+        except InvalidInput as error:
+            raise _named(error, field + (error.field or "").removeprefix("messages")) from None
+
+    def _prompt(self, value: PromptInput, field: str) -> Prompt:
+        text: Any = value if isinstance(value, str) else None
+        tokens: Any = None if isinstance(value, str | Mapping) else value
+        if isinstance(value, Mapping):
+            unknown = [key for key in value if key not in _PROMPT_KEYS]
+            if unknown or not value:
+                what = f"has an unknown key {unknown[0]!r}" if unknown else "is empty"
+                raise _invalid(f"the dictionary {what}; it holds 'prompt' or 'prompt_token_ids'", field)
+            text, tokens = value.get("prompt"), value.get("prompt_token_ids")
+            field = f"{field}.{'prompt' if tokens is None else 'prompt_token_ids'}"
+        try:
+            if tokens is None:
+                return text_prompt(self._tokenizer, text, field=field)
+            if not isinstance(tokens, Sequence | np.ndarray) or isinstance(tokens, str | bytes):
+                raise InvalidInput("must be a list of token ids", field=field)
+            made = token_prompt(self._tokenizer, tokens, field=field, vocab_size=self._info.vocab_size)
+        except InvalidInput as error:
+            raise _named(error, error.field or field) from None
+        return Prompt(made.tokens, text if isinstance(text, str) else None)
+
+    def _check(self, prompt: Prompt, params: SamplingParams, field: str, params_field: str) -> None:
+        info = self._info
+        try:
+            params.check_vocabulary(info.vocab_size)
+        except InvalidInput as error:
+            raise _named(error, f"{params_field}.{error.field}") from None
+        tokens = np.asarray(prompt.tokens, np.int32)
+        try:
+            check_request(tokens, params, vocab_size=info.vocab_size, context_length=info.context_length, field=field)
+        except InvalidInput as error:
+            raise _named(error, error.field or field) from None
+
+
+def _split(value: Any, field: str, is_one: Callable[[Any], bool], wanted: str) -> list[tuple[str, Any]]:
+    """A single input or a list of them, as a list, each with the name that errors call it."""
+    if is_one(value):
+        return [(field, value)]
+    if not isinstance(value, Sequence) or isinstance(value, bytes):
+        raise _invalid(f"must be {wanted}, or a list of such, got {type(value).__name__}", field)
+    return [(f"{field}[{i}]", one) for i, one in enumerate(value)]
+
+
+def _is_prompt(value: object) -> bool:
+    if isinstance(value, str | Mapping):
+        return True
+    if isinstance(value, np.ndarray):
+        return value.ndim == 1
+    return isinstance(value, Sequence) and bool(value) and isinstance(value[0], int | np.integer)
+
+
+def _is_conversation(value: object) -> bool:
+    return isinstance(value, Sequence) and bool(value) and isinstance(value[0], Mapping)
+
+
+def _params_for(
+    params: SamplingParams | Sequence[SamplingParams] | None, count: int
+) -> list[tuple[str, SamplingParams]]:
+    if params is None:
+        params = SamplingParams()
+    if isinstance(params, SamplingParams):
+        return [("sampling_params", params)] * count
+    if not isinstance(params, Sequence) or not all(isinstance(one, SamplingParams) for one in params):
+        raise _invalid("must be a SamplingParams, or a list with one a prompt", "sampling_params")
+    if len(params) != count:
+        raise _invalid(f"there are {len(params)} for {count} prompts", "sampling_params")
+    return [(f"sampling_params[{i}]", one) for i, one in enumerate(params)]
+
+
+def _named(error: InvalidInput, field: str) -> InvalidInput:
+    """The same error with the field in its words too: in a list of prompts a message alone does not tell which."""
+    return InvalidInput(f"{field}: {error.message}", field=field, code=error.code)
+
+
+def _invalid(message: str, field: str) -> InvalidInput:
+    return InvalidInput(f"{field}: {message}", field=field)

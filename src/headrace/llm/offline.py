@@ -1,0 +1,213 @@
+"""``LLM``: an engine in this process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from headrace.engine.messages import ReplicaInfo
+from headrace.engine.sampling_params import SamplingParams
+from headrace.errors import EngineError, InvalidInput
+from headrace.fleet.assembly import EngineOptions, build_engine
+from headrace.llm.collect import RequestCollector
+from headrace.llm.driver import EngineDriver
+from headrace.llm.inputs import Job, JobMaker, Message, PromptInput
+from headrace.llm.outputs import CompletionDelta, GenerationError, RequestOutput
+from headrace.llm.progress import fetch_progress, load_progress, prompt_progress
+from headrace.models.checkpoint import open_checkpoint
+from headrace.models.hub import resolve
+from headrace.text.stream import stop_constraint_factory
+from headrace.text.tokenizer import Tokenizer, load_tokenizer
+
+Params = SamplingParams | Sequence[SamplingParams] | None
+Dtype = Literal["float32", "bfloat16"]
+
+# What the engine's options are called here: vLLM's names.
+_OUR_NAMES = {
+    "context_length": "max_model_len",
+    "max_running": "max_num_seqs",
+    "max_batch_tokens": "max_num_batched_tokens",
+}
+
+
+class LLM:
+    """Generates text with a model, in this process.
+
+    Safe to use from several threads; their requests are batched together. Names as in vLLM.
+
+    Args:
+        model: A known name such as ``smollm2-135m``, a ``.gguf`` file, a folder of safetensors, or ``org/name`` on
+            the Hugging Face hub.
+        dtype: Element type of weights, activations and KV cache.
+        threads: Threads that compute; None is one a core. PyTorch has one setting for the whole process.
+        max_model_len: Most tokens of a sequence, prompt included; None is what model and KV memory allow.
+        max_num_seqs: Sequences that run at once.
+        max_num_batched_tokens: Most tokens of a step.
+        kv_memory: Bytes of KV memory; None is a quarter of the free memory, between 256 MiB and 4 GiB.
+        enable_prefix_caching: Keep computed prefixes for later prompts.
+
+    Attributes:
+        info: What runs: context length, KV memory in tokens, threads, ...
+
+    Raises:
+        InvalidInput: The model is unknown, or an option cannot be used.
+        CheckpointError: The model's files cannot be used.
+        HeadraceError: The model cannot be fetched.
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str],
+        *,
+        dtype: Dtype = "float32",
+        threads: int | None = None,
+        max_model_len: int | None = None,
+        max_num_seqs: int = 64,
+        max_num_batched_tokens: int = 512,
+        kv_memory: int | None = None,
+        enable_prefix_caching: bool = True,
+    ) -> None:
+        if dtype not in ("float32", "bfloat16"):
+            raise InvalidInput(f"dtype: must be 'float32' or 'bfloat16', got {dtype!r:.80}", field="dtype")
+        with fetch_progress() as report:
+            path = resolve(Path(model) if isinstance(model, os.PathLike) else model, report)
+        self._tokenizer = load_tokenizer(open_checkpoint(path).tokenizer)
+        try:
+            options = EngineOptions(
+                path=str(path),
+                name=os.fspath(model),
+                dtype=dtype,
+                threads=threads,
+                context_length=max_model_len,
+                kv_memory=kv_memory,
+                max_running=max_num_seqs,
+                max_batch_tokens=max_num_batched_tokens,
+                max_step_ms=None,  # nobody watches the gap between tokens here
+                prefix_cache=enable_prefix_caching,
+            )
+            with load_progress() as loaded:
+                engine, info = build_engine(options, stop_constraint_factory(self._tokenizer), loaded)
+        except InvalidInput as error:
+            field = _OUR_NAMES.get(error.field or "", error.field)
+            raise InvalidInput(f"{field}: {error.message}", field=field, code=error.code) from None
+        self.info: ReplicaInfo = info
+        self._driver = EngineDriver(engine)
+        self._jobs = JobMaker(self._tokenizer, info)
+
+    def __repr__(self) -> str:
+        info = self.info
+        return f"<LLM {info.model}: {info.executor}, {info.threads} threads, context {info.context_length}>"
+
+    def get_tokenizer(self) -> Tokenizer:
+        """The model's tokenizer."""
+        return self._tokenizer
+
+    def generate(
+        self,
+        prompts: PromptInput | Sequence[PromptInput],
+        sampling_params: Params = None,
+        use_tqdm: bool = True,
+    ) -> list[RequestOutput]:
+        """Complete prompts, all of them batched together.
+
+        Args:
+            prompts: A prompt or a list of them. A prompt is a text, a list of token ids, ``{"prompt": text}`` or
+                ``{"prompt_token_ids": ids}``.
+            sampling_params: For all prompts, or one a prompt. ``max_tokens`` that the context cannot hold is cut.
+            use_tqdm: Show progress, if standard error is a terminal.
+
+        Returns:
+            One output a prompt, in order.
+
+        Raises:
+            InvalidInput: A prompt or parameter cannot be used; nothing has run. ``field`` names it, such as
+                ``prompts[2]``.
+            GenerationError: The engine failed on some prompts; its ``outputs`` hold the others.
+        """
+        return self._run(self._jobs.prompts(prompts, sampling_params), use_tqdm)
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        sampling_params: Params = None,
+        use_tqdm: bool = True,
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[RequestOutput]:
+        """Answer conversations, by the model's chat template.
+
+        Args:
+            messages: A conversation, as a list of ``{"role": ..., "content": ...}``, or a list of conversations.
+            sampling_params: As for ``generate``.
+            use_tqdm: As for ``generate``.
+            add_generation_prompt: End the prompt with the header of the answer.
+            continue_final_message: Let the model continue the last message (with ``add_generation_prompt`` false).
+            tools: Function schemas, for the template.
+            chat_template_kwargs: Further variables for the template.
+
+        Raises:
+            InvalidInput, GenerationError: As for ``generate``; fields are such as ``messages[0].content``.
+        """
+        jobs = self._jobs.chats(
+            messages,
+            sampling_params,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            tools=tools,
+            **(chat_template_kwargs or {}),
+        )
+        return self._run(jobs, use_tqdm)
+
+    def stream(self, prompt: PromptInput, sampling_params: SamplingParams | None = None) -> Iterator[CompletionDelta]:
+        """Complete one prompt, piece by piece.
+
+        The pieces of a sample, joined, are what ``generate`` returns. Close the iterator, or drop it, to stop early.
+
+        Raises:
+            InvalidInput: The prompt or a parameter cannot be used; raised at once.
+            EngineError: The engine failed; raised while iterating.
+        """
+        return self._stream(self._jobs.prompt(prompt, sampling_params))
+
+    def stream_chat(
+        self,
+        messages: Sequence[Message],
+        sampling_params: SamplingParams | None = None,
+        **template: Any,
+    ) -> Iterator[CompletionDelta]:
+        """Answer one conversation, piece by piece; see ``stream``. ``template`` goes to the chat template."""
+        return self._stream(self._jobs.chat(messages, sampling_params, **template))
+
+    def _stream(self, job: Job) -> Iterator[CompletionDelta]:
+        with self._driver.running([job]) as call:
+            collector = RequestCollector(self._tokenizer, job, str(call.numbers[0]))
+            while not call.done:
+                for delta in self._driver.poll(call):
+                    piece = collector.push(delta)
+                    if piece.finish_reason == "error":
+                        raise EngineError(f"the engine failed: {collector.error()}")
+                    yield piece
+
+    def _run(self, jobs: list[Job], use_tqdm: bool) -> list[RequestOutput]:
+        with prompt_progress(use_tqdm) as report, self._driver.running(jobs) as call:
+            collectors = {
+                number: RequestCollector(self._tokenizer, job, str(number))
+                for number, job in zip(call.numbers, jobs, strict=True)
+            }
+            while not call.done:
+                for delta in self._driver.poll(call):
+                    collectors[delta.request].push(delta)
+                if report is not None:
+                    report(len(jobs) - len(call.unfinished), len(jobs))
+        outputs = [collector.output() for collector in collectors.values()]
+        errors = {i: error for i, c in enumerate(collectors.values()) if (error := c.error()) is not None}
+        if errors:
+            first, why = next(iter(errors.items()))
+            others = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+            raise GenerationError(f"prompt {first}{others} of {len(jobs)} failed: {why}", outputs)
+        return outputs
