@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,7 +15,7 @@ from headrace.llm.collect import RequestCollector
 from headrace.llm.driver import EngineDriver
 from headrace.llm.inputs import Job, JobMaker, Message, PromptInput
 from headrace.llm.outputs import CompletionDelta, GenerationError, RequestOutput
-from headrace.llm.progress import fetch_progress, load_progress, prompt_progress
+from headrace.llm.progress import load_progress, prompt_progress, pull_progress
 from headrace.models.checkpoint import open_checkpoint
 from headrace.models.hub import resolve
 from headrace.text.stream import stop_constraint_factory
@@ -71,7 +71,7 @@ class LLM:
     ) -> None:
         if dtype not in ("float32", "bfloat16"):
             raise InvalidInput(f"dtype: must be 'float32' or 'bfloat16', got {dtype!r:.80}", field="dtype")
-        with fetch_progress() as report:
+        with pull_progress() as report:
             path = resolve(Path(model) if isinstance(model, os.PathLike) else model, report)
         self._tokenizer = load_tokenizer(open_checkpoint(path).tokenizer)
         try:
@@ -163,7 +163,9 @@ class LLM:
         )
         return self._run(jobs, use_tqdm)
 
-    def stream(self, prompt: PromptInput, sampling_params: SamplingParams | None = None) -> Iterator[CompletionDelta]:
+    def stream(
+        self, prompt: PromptInput, sampling_params: SamplingParams | None = None
+    ) -> Generator[CompletionDelta, None, None]:
         """Complete one prompt, piece by piece.
 
         The pieces of a sample, joined, are what ``generate`` returns. Close the iterator, or drop it, to stop early.
@@ -179,11 +181,11 @@ class LLM:
         messages: Sequence[Message],
         sampling_params: SamplingParams | None = None,
         **template: Any,
-    ) -> Iterator[CompletionDelta]:
+    ) -> Generator[CompletionDelta, None, None]:
         """Answer one conversation, piece by piece; see ``stream``. ``template`` goes to the chat template."""
         return self._stream(self._jobs.chat(messages, sampling_params, **template))
 
-    def _stream(self, job: Job) -> Iterator[CompletionDelta]:
+    def _stream(self, job: Job) -> Generator[CompletionDelta, None, None]:
         with self._driver.running([job]) as call:
             collector = RequestCollector(self._tokenizer, job, str(call.numbers[0]))
             while not call.done:

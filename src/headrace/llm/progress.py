@@ -6,12 +6,12 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-FetchProgress = Callable[[str, int, int], None]
+PullProgress = Callable[[str, int, int], None]
 LoadProgress = Callable[[int, int], None]
 
 
 @contextmanager
-def fetch_progress() -> Iterator[FetchProgress | None]:
+def pull_progress() -> Iterator[PullProgress | None]:
     """A bar for ``models.hub.resolve``: called with what is being done, bytes so far, bytes in all (0: unknown)."""
     if not sys.stderr.isatty():
         yield None
