@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import secrets
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,15 +11,21 @@ import numpy as np
 
 from headrace.engine.constraint import ConstraintFactory
 from headrace.engine.messages import EngineStats, Finish, Generate, PositionLogprobs, TokenDelta
-from headrace.engine.sampling_params import SamplingParams
+from headrace.engine.outcome import (
+    failed_output,
+    finish_of,
+    joined_output,
+    position_logprobs,
+    seed_of,
+    slot_sampling,
+)
 from headrace.engine.scheduler import Scheduler, SchedulerLimits
 from headrace.engine.sequence import Sequence
-from headrace.engine.timeline import Timeline
 from headrace.engine.validation import check_request
 from headrace.errors import InvalidInput
 from headrace.memory.kv_memory import KvMemory
 from headrace.models.spec import ModelSpec
-from headrace.runtime.batch import Batch, Executor, SlotSampling, StepOutput, TokenLogprobs
+from headrace.runtime.batch import Batch, Executor, StepOutput
 
 log = logging.getLogger(__name__)
 
@@ -102,10 +107,11 @@ class Engine:
     def abort(self, requests: Iterable[int]) -> None:
         """Stop requests and free what they hold; unknown ones are ignored (they may just have ended)."""
         for request in requests:
-            for sequence in self._requests.pop(request, ()):
+            sequences = self._requests.pop(request, [])
+            for sequence in sequences:
                 if not sequence.finished:
                     self.scheduler.remove(sequence)
-            self._totals.aborted += 1
+            self._totals.aborted += bool(sequences)
 
     def step(self) -> list[TokenDelta]:
         """Plan a batch, run it, and return what it added to which samples."""
@@ -180,7 +186,7 @@ class Engine:
         eos = () if params.ignore_eos else self.spec.eos_token_ids
         stop_ids = frozenset(eos) | frozenset(params.stop_token_ids)
         siblings = self._requests[message.request]
-        seed = siblings[0].sampling.seed if siblings else _seed(params)
+        seed = siblings[0].sampling.seed if siblings else seed_of(params)
         self._arrivals += 1
         room = self.context_length - len(prompt)
         return Sequence(
@@ -188,7 +194,7 @@ class Engine:
             index=index,
             arrival=self._arrivals,
             params=params,
-            sampling=_slot_sampling(params, seed, index, stop_ids),
+            sampling=slot_sampling(params, seed, index, stop_ids),
             stop_ids=stop_ids,
             limit=len(prompt) + (room if params.max_tokens is None else min(params.max_tokens, room)),
             salt=message.salt,
@@ -207,15 +213,15 @@ class Engine:
         if row in output.errors:
             return self._end(sequence, [], None, Finish("error", message=output.errors[row]))
         self.scheduler.computed(sequence, int(batch.offsets[row + 1] - batch.offsets[row]))
-        sequence.prompt_logprobs += [_position(x) for x in output.prompt_logprobs[row]]
+        sequence.prompt_logprobs += [position_logprobs(x) for x in output.prompt_logprobs[row]]
         if not output.accepted[row]:
             return None
         token = int(output.tokens[row])
         first = sequence.first_token is None
         self._take(sequence, token)
         entry = output.logprobs[row]
-        logprobs = None if entry is None else [_position(entry)]
-        finish = _finish(sequence, token)
+        logprobs = None if entry is None else [position_logprobs(entry)]
+        finish = finish_of(sequence, token)
         if finish is not None:
             return self._end(sequence, [token], logprobs, finish, first=first)
         return self._delta(sequence, [token], logprobs, None, first=first)
@@ -275,80 +281,10 @@ class Engine:
         except Exception as error:
             log.exception("step %d failed with %d rows", batch.step, batch.rows)
             if batch.rows == 1:
-                return _failed(batch.step, error)
-            return _joined(batch.step, [self._run(batch.only(row)) for row in range(batch.rows)])
+                return failed_output(batch.step, error)
+            return joined_output(batch.step, [self._run(batch.only(row)) for row in range(batch.rows)])
 
     def _learn(self, batch: Batch, output: StepOutput) -> None:
         counts = np.diff(batch.offsets).astype(np.int64)
         pairs = int((counts * (batch.starts + counts)).sum())
         self.scheduler.cost.learn(int(counts.sum()), pairs, output.seconds)
-
-
-def _seed(params: SamplingParams) -> int:
-    return secrets.randbits(63) if params.seed is None else params.seed
-
-
-def _slot_sampling(params: SamplingParams, seed: int, index: int, stop_ids: frozenset[int]) -> SlotSampling:
-    return SlotSampling(
-        temperature=params.temperature,
-        top_k=max(params.top_k, 0),
-        top_p=params.top_p,
-        min_p=params.min_p,
-        repetition_penalty=params.repetition_penalty,
-        presence_penalty=params.presence_penalty,
-        frequency_penalty=params.frequency_penalty,
-        logit_bias=tuple(sorted(params.logit_bias.items())),
-        seed=seed,
-        sample_index=index,
-        min_tokens=params.min_tokens,
-        suppress=tuple(sorted(stop_ids)),
-        logprobs=params.logprobs,
-        prompt_logprobs=params.prompt_logprobs if index == 0 else None,
-    )
-
-
-def _finish(sequence: Sequence, token: int) -> Finish | None:
-    """How a sample ends with the token just taken, or None when it goes on."""
-    params = sequence.params
-    timeline = Timeline(
-        received=sequence.received,
-        tokenized=sequence.tokenized,
-        routed=sequence.routed,
-        queued=sequence.queued,
-        first_scheduled=sequence.first_scheduled,
-        prefill_done=sequence.prefill_done,
-        first_token=sequence.first_token,
-        last_token=sequence.last_token,
-    )
-    if token in sequence.stop_ids:
-        stop = token if token in params.stop_token_ids else None
-        hidden = 0 if params.include_stop_str_in_output else 1
-        return Finish("stop", stop=stop, hidden_tokens=hidden, timeline=timeline)
-    matched = sequence.constraint.accept(token) if sequence.constraint is not None else None
-    if matched is not None:
-        return Finish("stop", stop=matched, timeline=timeline)
-    if len(sequence.tokens) >= sequence.limit:
-        return Finish("length", timeline=timeline)
-    return None
-
-
-def _position(entry: TokenLogprobs) -> PositionLogprobs:
-    top = list(zip(entry.top_tokens.tolist(), entry.top_logprobs.tolist(), strict=True))
-    return PositionLogprobs(entry.token, entry.logprob, entry.rank, top)
-
-
-def _failed(step: int, error: Exception) -> StepOutput:
-    nothing = np.array([-1], np.int32)
-    return StepOutput(step, nothing, nothing + 1, (None,), ((),), {0: f"{type(error).__name__}: {error}"})
-
-
-def _joined(step: int, parts: list[StepOutput]) -> StepOutput:
-    return StepOutput(
-        step=step,
-        tokens=np.concatenate([p.tokens for p in parts]),
-        accepted=np.concatenate([p.accepted for p in parts]),
-        logprobs=tuple(p.logprobs[0] for p in parts),
-        prompt_logprobs=tuple(p.prompt_logprobs[0] for p in parts),
-        errors={row: p.errors[0] for row, p in enumerate(parts) if p.errors},
-        seconds=sum(p.seconds for p in parts),
-    )

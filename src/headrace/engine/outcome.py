@@ -1,0 +1,92 @@
+"""Pure functions of the step loop: settings for a slot, how a sample ends, outputs of batches that failed."""
+
+from __future__ import annotations
+
+import secrets
+
+import numpy as np
+
+from headrace.engine.messages import Finish, PositionLogprobs
+from headrace.engine.sampling_params import SamplingParams
+from headrace.engine.sequence import Sequence
+from headrace.engine.timeline import Timeline
+from headrace.runtime.batch import SlotSampling, StepOutput, TokenLogprobs
+
+
+def seed_of(params: SamplingParams) -> int:
+    """The request's seed, or a fresh one."""
+    return secrets.randbits(63) if params.seed is None else params.seed
+
+
+def slot_sampling(params: SamplingParams, seed: int, index: int, stop_ids: frozenset[int]) -> SlotSampling:
+    """The executor's part of the sampling parameters."""
+    return SlotSampling(
+        temperature=params.temperature,
+        top_k=max(params.top_k, 0),
+        top_p=params.top_p,
+        min_p=params.min_p,
+        repetition_penalty=params.repetition_penalty,
+        presence_penalty=params.presence_penalty,
+        frequency_penalty=params.frequency_penalty,
+        logit_bias=tuple(sorted(params.logit_bias.items())),
+        seed=seed,
+        sample_index=index,
+        min_tokens=params.min_tokens,
+        suppress=tuple(sorted(stop_ids)),
+        logprobs=params.logprobs,
+        prompt_logprobs=params.prompt_logprobs if index == 0 else None,
+    )
+
+
+def finish_of(sequence: Sequence, token: int) -> Finish | None:
+    """How a sample ends with the token just taken, or None when it goes on."""
+    params = sequence.params
+    if token in sequence.stop_ids:
+        stop = token if token in params.stop_token_ids else None
+        hidden = 0 if params.include_stop_str_in_output else 1
+        return Finish("stop", stop=stop, hidden_tokens=hidden, timeline=timeline_of(sequence))
+    matched = sequence.constraint.accept(token) if sequence.constraint is not None else None
+    if matched is not None:
+        return Finish("stop", stop=matched, timeline=timeline_of(sequence))
+    if len(sequence.tokens) >= sequence.limit:
+        return Finish("length", timeline=timeline_of(sequence))
+    return None
+
+
+def timeline_of(sequence: Sequence) -> Timeline:
+    """The sample's stamps as a record."""
+    return Timeline(
+        received=sequence.received,
+        tokenized=sequence.tokenized,
+        routed=sequence.routed,
+        queued=sequence.queued,
+        first_scheduled=sequence.first_scheduled,
+        prefill_done=sequence.prefill_done,
+        first_token=sequence.first_token,
+        last_token=sequence.last_token,
+    )
+
+
+def position_logprobs(entry: TokenLogprobs) -> PositionLogprobs:
+    """The executor's record as the wire has it."""
+    top = list(zip(entry.top_tokens.tolist(), entry.top_logprobs.tolist(), strict=True))
+    return PositionLogprobs(entry.token, entry.logprob, entry.rank, top)
+
+
+def failed_output(step: int, error: Exception) -> StepOutput:
+    """What a batch of one row that failed produced: the reason."""
+    nothing = np.array([-1], np.int32)
+    return StepOutput(step, nothing, nothing + 1, (None,), ((),), {0: f"{type(error).__name__}: {error}"})
+
+
+def joined_output(step: int, parts: list[StepOutput]) -> StepOutput:
+    """The outputs of batches of one row each as that of one batch."""
+    return StepOutput(
+        step=step,
+        tokens=np.concatenate([p.tokens for p in parts]),
+        accepted=np.concatenate([p.accepted for p in parts]),
+        logprobs=tuple(p.logprobs[0] for p in parts),
+        prompt_logprobs=tuple(p.prompt_logprobs[0] for p in parts),
+        errors={row: p.errors[0] for row, p in enumerate(parts) if p.errors},
+        seconds=sum(p.seconds for p in parts),
+    )
