@@ -24,7 +24,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
     Attributes:
         n: Independent samples of the same prompt.
-        temperature: 0 is greedy: the token with the largest logit, the smallest id on a tie.
+        temperature: 0 (and below 1e-5) is greedy: the token with the largest logit, the smallest id on a tie.
         top_k: Keep the k most likely tokens; 0 or -1 keeps all.
         top_p: Keep the smallest set of tokens whose probability reaches top_p.
         min_p: Drop tokens less likely than min_p times the likeliest.

@@ -11,6 +11,9 @@ import numpy.typing as npt
 
 from headrace.runtime.batch import FloatArray, IntArray, SlotSampling, TokenLogprobs
 
+# As in vLLM: below it a temperature is none, and dividing by it would only overflow.
+GREEDY_BELOW = 1e-5
+
 # Tokens looked at before a full sort is paid for: nearly always enough to reach top_p.
 SHORTLIST = 1024
 
@@ -57,12 +60,13 @@ def sample(
         ValueError: The logits allow no token (all are NaN or minus infinity).
     """
     adjusted = _adjust(logits, sampling, counts, output_length)
-    if not np.isfinite(adjusted.max()):
+    peak = adjusted.max()
+    if not np.isfinite(peak):
         raise ValueError("the model's logits are not finite")
-    if sampling.temperature == 0.0:
+    if sampling.temperature < GREEDY_BELOW:
         return int(adjusted.argmax())
-    candidates, weights = _candidates(adjusted.astype(np.float64) / sampling.temperature, sampling)
-    cumulative = np.cumsum(weights)
+    candidates, weights = _candidates((adjusted - peak) / np.float32(sampling.temperature), sampling)
+    cumulative = np.cumsum(weights.astype(np.float64))
     target = uniform(sampling.seed, sampling.sample_index, position) * cumulative[-1]
     return int(candidates[min(np.searchsorted(cumulative, target, side="right"), len(candidates) - 1)])
 
@@ -111,32 +115,42 @@ def _adjust(logits: FloatArray, sampling: SlotSampling, counts: TokenCounts | No
     return adjusted
 
 
-def _candidates(
-    scaled: npt.NDArray[np.float64], sampling: SlotSampling
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
-    """Tokens that survive top_k, top_p and min_p, likeliest first where cut, with unnormalized probabilities."""
-    k, vocab = sampling.top_k, len(scaled)
-    cut_k = 0 < k < vocab
-    if not cut_k and sampling.top_p >= 1.0:
-        tokens = np.arange(vocab)
-        weights = np.exp(scaled - scaled.max())
+def _candidates(shifted: FloatArray, sampling: SlotSampling) -> tuple[npt.NDArray[np.int64], FloatArray]:
+    """Tokens that survive top_k, top_p and min_p, with unnormalized probabilities of which the largest is 1.
+
+    Args:
+        shifted: float32 [vocab], logits over temperature, less their maximum.
+        sampling: The cuts.
+    """
+    vocab = len(shifted)
+    weights = np.exp(shifted)
+    if 0 < sampling.top_k < vocab:
+        tokens = _largest(shifted, sampling.top_k)
+        total = weights[tokens].sum(dtype=np.float64)
+        tokens = tokens[: _nucleus(weights[tokens], sampling.top_p * total)]
+    elif sampling.top_p < 1.0:
+        enough = sampling.top_p * weights.sum(dtype=np.float64)
+        size = min(SHORTLIST, vocab)
+        tokens = _largest(shifted, size)
+        while size < vocab and weights[tokens].sum(dtype=np.float64) < enough:
+            size = min(size * 8, vocab)
+            tokens = _largest(shifted, size)
+        tokens = tokens[: _nucleus(weights[tokens], enough)]
     else:
-        tokens = _largest(scaled, k if cut_k else min(SHORTLIST, vocab))
-        weights = np.exp(scaled[tokens] - scaled[tokens[0]])
-        total = weights.sum() if cut_k else np.exp(scaled - scaled[tokens[0]]).sum()
-        if sampling.top_p < 1.0:
-            if not cut_k and weights.sum() < sampling.top_p * total:
-                tokens = _largest(scaled, vocab)
-                weights = np.exp(scaled[tokens] - scaled[tokens[0]])
-            keep = np.searchsorted(np.cumsum(weights), sampling.top_p * total, side="left") + 1
-            tokens, weights = tokens[:keep], weights[:keep]
+        tokens = np.arange(vocab)
+    kept = weights[tokens]
     if sampling.min_p > 0.0:
-        kept = weights >= sampling.min_p  # the largest weight is 1
-        tokens, weights = tokens[kept], weights[kept]
-    return tokens, weights
+        likely = kept >= sampling.min_p
+        tokens, kept = tokens[likely], kept[likely]
+    return tokens, kept
 
 
-def _largest(values: npt.NDArray[np.float64], count: int) -> npt.NDArray[np.int64]:
+def _nucleus(weights: FloatArray, enough: float) -> int:
+    """How many of the descending weights it takes to reach ``enough``."""
+    return int(np.searchsorted(np.cumsum(weights.astype(np.float64)), enough, side="left")) + 1
+
+
+def _largest(values: npt.NDArray[np.floating], count: int) -> npt.NDArray[np.int64]:
     """Indices of the largest values, descending; the smaller index first on a tie."""
     if count < len(values):
         threshold = np.partition(values, len(values) - count)[len(values) - count]
