@@ -140,9 +140,26 @@ def method_not_allowed(method: str, path: str, allowed: Iterable[str]) -> ApiErr
     return ApiError(405, message, code="method_not_allowed", headers={"Allow": methods})
 
 
+def request_timeout(limit_s: float) -> ApiError:
+    """408: the body did not arrive in time; the connection is of no more use."""
+    message = f"The request's body did not arrive within {limit_s:g} s."
+    return ApiError(408, message, code="request_timeout", headers={"Connection": "close"})
+
+
 def too_large(limit_bytes: int) -> ApiError:
     """413: the body is over the server's limit."""
     return ApiError(413, f"The request body is over {limit_bytes} bytes, the limit here.", code="request_too_large")
+
+
+def head_too_large(limit_bytes: int) -> ApiError:
+    """431: request line and headers are over the server's limit."""
+    message = f"Request line and headers are over {limit_bytes} bytes, the limit here."
+    return ApiError(431, message, code="headers_too_large", headers={"Connection": "close"})
+
+
+def malformed_http() -> ApiError:
+    """400: what came is not HTTP."""
+    return ApiError(400, "This is not a valid HTTP request.", code="invalid_http", headers={"Connection": "close"})
 
 
 def unsupported_media_type(content_type: str) -> ApiError:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
 from headrace.cli.units import parse_bytes
@@ -14,6 +16,8 @@ from headrace.errors import InvalidInput
 
 if TYPE_CHECKING:
     from headrace.engine.messages import ReplicaInfo
+
+log = logging.getLogger(__name__)
 
 DEFAULT_MODEL = "smollm2-135m"
 
@@ -81,8 +85,8 @@ def serve(
     from headrace.fleet.launcher import ReplicaLauncher
     from headrace.gateway.app import build_services
     from headrace.gateway.config import GatewayConfig
-    from headrace.gateway.logs import set_up_logs
     from headrace.gateway.server import serve as serve_forever
+    from headrace.logs import set_up_logs
     from headrace.models.checkpoint import open_checkpoint
     from headrace.models.families import load_spec
     from headrace.models.hub import resolve
@@ -116,9 +120,12 @@ def serve(
     load_spec(checkpoint, options.name)  # a file that cannot be served is refused here, before a process is started
     tokenizer = load_tokenizer(checkpoint.tokenizer)
     set_up_logs(log_format.value)
-    services = build_services(options.name, tokenizer, ReplicaLauncher(options), config)
+    services = build_services(options.name, tokenizer, ReplicaLauncher(options, log_format.value), config)
 
     def announce(info: ReplicaInfo, seconds: float) -> None:
+        if log_format is LogFormat.json:
+            log.info("ready", extra={"replica": msgspec.to_builtins(info), "seconds": round(seconds, 3)})
+            return
         sys.stderr.write(f"{_banner(info, seconds)}\nlistening on http://{host}:{port} (documentation at /docs)\n")
         sys.stderr.flush()
 

@@ -1,4 +1,4 @@
-"""A replica: one process that runs one engine for a gateway. ``python -m headrace.fleet.replica DOWN UP OPTIONS``.
+"""A replica: one process that runs one engine for a gateway. ``ReplicaLauncher`` starts it.
 
 Two ZeroMQ pipes lead to the gateway that started it: requests come down one, reports go up the other. The step loop
 is the main thread; a second thread does nothing but say that the process lives, so that the gateway can tell a long
@@ -36,6 +36,7 @@ from headrace.engine.messages import (
 from headrace.engine.report import pack
 from headrace.errors import CheckpointError, InvalidInput
 from headrace.fleet.assembly import EngineOptions, build_engine
+from headrace.logs import set_up_logs
 from headrace.models.checkpoint import open_checkpoint
 from headrace.text.stream import stop_constraint_factory
 from headrace.text.tokenizer import load_tokenizer
@@ -76,12 +77,11 @@ class Pipe:
 class Heart(threading.Thread):
     """Says twice a second that the process lives and for how long its step has been running."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str) -> None:
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, parent: int) -> None:
         super().__init__(name="heart", daemon=True)
         self.step = 0
         self.step_began: float | None = None
-        self._context, self._endpoint = context, endpoint
-        self._parent = os.getppid()
+        self._context, self._endpoint, self._parent = context, endpoint, parent
 
     def run(self) -> None:
         """Beat until the process ends; end it when the gateway is gone."""
@@ -143,6 +143,7 @@ class Replica:
             case Abort():
                 self.engine.abort(message.requests)
             case Inspect():
+                self._up.send(pack([], self.engine.stats()))  # whoever sees the state sees gauges that agree with it
                 self._up.send(DebugState(self.engine.describe(), self._problems() if message.check else []))
             case Drain():
                 self.drain()
@@ -156,13 +157,13 @@ class Replica:
         return []
 
 
-def main(down_endpoint: str, up_endpoint: str, options: EngineOptions) -> int:
-    """Load the model, say hello, serve. Returns the exit status."""
+def main(down_endpoint: str, up_endpoint: str, options: EngineOptions, parent: int) -> int:
+    """Load the model, say hello, serve, until drained or until process ``parent`` is gone. Returns the exit status."""
     # The terminal's Ctrl-C reaches the whole process group; the gateway decides when to end.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     up = Pipe(context, zmq.PUSH, up_endpoint)
-    heart = Heart(context, up_endpoint)
+    heart = Heart(context, up_endpoint, parent)
     heart.start()
     try:
         tokenizer = load_tokenizer(open_checkpoint(options.path).tokenizer)
@@ -184,5 +185,11 @@ def main(down_endpoint: str, up_endpoint: str, options: EngineOptions) -> int:
 
 
 if __name__ == "__main__":
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s replica %(levelname)s %(message)s")
-    sys.exit(main(sys.argv[1], sys.argv[2], msgspec.json.decode(sys.argv[3], type=EngineOptions)))
+    down_end, up_end, given, style, gateway = sys.argv[1:]
+    set_up_logs(style)
+    try:
+        status = main(down_end, up_end, msgspec.json.decode(given, type=EngineOptions), int(gateway))
+    except Exception:
+        log.exception("the replica failed")
+        status = 1
+    sys.exit(status)

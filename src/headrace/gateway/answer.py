@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from typing import Any, Protocol, TypeVar
 
@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from headrace.api.responses import Timings, timings
 from headrace.engine.messages import Finish, PositionLogprobs
-from headrace.gateway.generation import Job, SampleDelta, merge, timeline_of
+from headrace.gateway.generation import Job, SampleDelta, timeline_of
 from headrace.gateway.http import EventStream, json_response, until_disconnected
 from headrace.gateway.services import Services
 
@@ -70,13 +70,13 @@ class Answer:
         """The job that a choice belongs to."""
         return self.jobs[choice // self.jobs[0].params.n]
 
-    async def follow(self, deltas: AsyncIterator[tuple[int, SampleDelta]]) -> AsyncIterator[tuple[int, SampleDelta]]:
-        """Pass deltas on, with their choice in place of their job, after taking them."""
-        async with aclosing(deltas) as source:  # type: ignore[type-var]
-            async for job, delta in source:
-                choice = job * self.jobs[0].params.n + delta.index
-                self.samples[choice].add(delta)
-                yield choice, delta
+    async def follow(self, steps: AsyncGenerator[list[SampleDelta], None]) -> AsyncGenerator[list[SampleDelta], None]:
+        """Pass deltas on after taking them."""
+        async with aclosing(steps):
+            async for step in steps:
+                for delta in step:
+                    self.samples[delta.choice].add(delta)
+                yield step
 
     def token_counts(self) -> tuple[int, int, int]:
         """Prompt tokens, output tokens, and prompt tokens that were cached; a prompt counts once for its n samples."""
@@ -113,8 +113,8 @@ class Shape(Protocol):
         """The body, once all samples have ended."""
         ...
 
-    def events(self, deltas: AsyncIterator[tuple[int, SampleDelta]]) -> AsyncIterator[bytes]:
-        """The server-sent events."""
+    def events(self, steps: AsyncIterator[list[SampleDelta]]) -> AsyncGenerator[bytes, None]:
+        """The server-sent events, those of a step together."""
         ...
 
 
@@ -130,25 +130,25 @@ async def serve(
     generator, samples = services.generator, len(answer.samples)
     generator.admit(samples)
 
-    def close() -> None:
+    async def close() -> None:
+        await steps.aclose()
         generator.release(samples)
         http.state.log.update(answer.log_fields())
 
     headers = {} if warning is None else {"X-Headrace-Warning": warning}
-    deltas = answer.follow(merge([generator.run(job) for job in answer.jobs]))
+    steps = answer.follow(generator.run(answer.jobs))
     if stream:
-        return EventStream(shape.events(deltas), keep_alive=services.config.keep_alive, headers=headers, on_close=close)
+        return EventStream(shape.events(steps), keep_alive=services.config.keep_alive, headers=headers, on_close=close)
     try:
-        await until_disconnected(http, _exhaust(deltas))
+        await until_disconnected(http, _exhaust(steps))
         return json_response(shape.whole(), headers)
     finally:
-        close()
+        await close()
 
 
-async def _exhaust(deltas: AsyncIterator[tuple[int, SampleDelta]]) -> None:
-    async with aclosing(deltas) as source:  # type: ignore[type-var]
-        async for _ in source:
-            pass
+async def _exhaust(steps: AsyncIterator[list[SampleDelta]]) -> None:
+    async for _ in steps:
+        pass
 
 
 def finish_fields(finish: Finish | None) -> dict[str, Any]:

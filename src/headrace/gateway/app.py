@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -18,7 +18,6 @@ from starlette.routing import Route
 from headrace.api.errors import (
     ApiError,
     from_invalid_input,
-    internal_error,
     method_not_allowed,
     route_not_found,
 )
@@ -26,7 +25,7 @@ from headrace.errors import InvalidInput
 from headrace.gateway.chat import Chat
 from headrace.gateway.completions import Completions
 from headrace.gateway.config import GatewayConfig
-from headrace.gateway.front import CLIENT_CLOSED, Front
+from headrace.gateway.front import CLIENT_CLOSED, Front, Guard
 from headrace.gateway.generation import Generator
 from headrace.gateway.http import error_response
 from headrace.gateway.metrics import Metrics
@@ -47,7 +46,7 @@ def build_services(model: str, tokenizer: Tokenizer, launch: Launcher, config: G
         config: The operator's decisions.
     """
     metrics = Metrics()
-    replica = Replica(launch, config, metrics.on_report)
+    replica = Replica(launch, config, metrics.on_report, metrics.restarts.inc)
     generator = Generator(replica, tokenizer, config, metrics)
     return Services(model, int(time.time()), config, tokenizer, replica, generator, metrics)
 
@@ -56,25 +55,25 @@ def build_app(services: Services) -> Starlette:
     """The application; its lifespan runs the replica."""
 
     @contextlib.asynccontextmanager
-    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+    async def lifespan(app: Starlette) -> AsyncGenerator[None, None]:
         replica = asyncio.create_task(services.replica.run())
         yield
         services.generator.draining = True
-        await services.replica.drain()
+        await services.replica.stop()
         replica.cancel()
         await asyncio.gather(replica, return_exceptions=True)
 
-    middleware = [Middleware(Front, services.config.api_keys, services.metrics)]
+    # From the outside in: what every answer has; then CORS, so that a page can read a 401, too; then keys.
+    middleware = [Middleware(Front, services.metrics), Middleware(Guard, services.config.api_keys)]
     if services.config.cors_origins:
-        middleware.append(
-            Middleware(
-                CORSMiddleware,
-                allow_origins=services.config.cors_origins,
-                allow_methods=["*"],
-                allow_headers=["*"],
-                expose_headers=["X-Request-Id", "traceparent", "X-Headrace-Warning", "Retry-After"],
-            )
+        cors = Middleware(
+            CORSMiddleware,
+            allow_origins=services.config.cors_origins,
+            allow_methods=["*"],
+            allow_headers=["*"],
+            expose_headers=["X-Request-Id", "traceparent", "X-Headrace-Warning", "Retry-After"],
         )
+        middleware.insert(1, cors)
     return Starlette(
         routes=_routes(services),
         middleware=middleware,
@@ -83,7 +82,6 @@ def build_app(services: Services) -> Starlette:
             InvalidInput: _on_invalid_input,
             HTTPException: _on_http_exception,
             ClientDisconnect: _on_disconnect,
-            Exception: _on_bug,
         },
         lifespan=lifespan,
     )
@@ -131,7 +129,3 @@ async def _on_http_exception(http: Request, error: Exception) -> Response:
 
 async def _on_disconnect(_: Request, __: Exception) -> Response:
     return Response(status_code=CLIENT_CLOSED)  # nobody reads it; it is for the log
-
-
-async def _on_bug(_: Request, __: Exception) -> Response:
-    return error_response(internal_error())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 
 from msgspec import UNSET, UnsetType
 from starlette.requests import Request
@@ -42,7 +42,7 @@ class Chat:
     async def __call__(self, http: Request) -> Response:
         """Answer a chat completion request."""
         services, received = self._services, time.monotonic()
-        body = await read_body(http, services.config.max_body_bytes)
+        body = await read_body(http, services.config)
         parsed = parse_chat(body, lenient=services.config.lenient)
         request = parsed.request
         services.check_model(request.model)
@@ -104,24 +104,26 @@ class _Shape:
             )
         )
 
-    async def events(self, deltas: AsyncIterator[tuple[int, SampleDelta]]) -> AsyncIterator[bytes]:
+    async def events(self, steps: AsyncIterator[list[SampleDelta]]) -> AsyncGenerator[bytes, None]:
         """The answer in chunks: role, text as it comes, the end of each sample, usage."""
         begun: set[int] = set()
-        async for index, delta in deltas:
-            first = index not in begun
-            begun.add(index)
-            if first or delta.text or delta.tokens or delta.finish is not None:
+        async for step in steps:
+            chunks = []
+            for delta in step:
+                first = delta.choice not in begun
+                begun.add(delta.choice)
                 ids = list(self._answer.jobs[0].prompt.tokens) if first and self._request.return_token_ids else UNSET
-                yield self._chunk([self._choice(index, delta, first)], ids)
+                chunks.append(self._chunk([self._choice(delta, first)], ids))
+            yield b"".join(chunks)
         if self._request.include_usage or self._answer.wants_timings:
             yield self._last()
         yield DONE
 
-    def _choice(self, index: int, delta: SampleDelta, first: bool) -> ChunkChoice:
+    def _choice(self, delta: SampleDelta, first: bool) -> ChunkChoice:
         wants_logprobs = self._request.logprobs and delta.logprobs
         ended = finish_fields(delta.finish) if delta.finish is not None else {}
         return ChunkChoice(
-            index=index,
+            index=delta.choice,
             delta=Delta("assistant" if first else UNSET, delta.text if delta.text or first else UNSET),
             logprobs=chat_logprobs(self._tokenizer, delta.logprobs) if wants_logprobs else None,
             token_ids=delta.tokens if self._request.return_token_ids else UNSET,

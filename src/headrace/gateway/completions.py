@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 
 from msgspec import UNSET
 from starlette.requests import Request
@@ -33,7 +33,7 @@ class Completions:
     async def __call__(self, http: Request) -> Response:
         """Answer a completion request."""
         services, received = self._services, time.monotonic()
-        body = await read_body(http, services.config.max_body_bytes)
+        body = await read_body(http, services.config)
         parsed = parse_completion(body, lenient=services.config.lenient)
         request = parsed.request
         services.check_model(request.model)
@@ -102,18 +102,21 @@ class _Shape:
             choices.append(self._choice(i, sample.text, sample.tokens, sample.logprobs, prompt_logprobs, whole=True))
         return encode(self._completion(choices, timed=True, counted=True))
 
-    async def events(self, deltas: AsyncIterator[tuple[int, SampleDelta]]) -> AsyncIterator[bytes]:
+    async def events(self, steps: AsyncIterator[list[SampleDelta]]) -> AsyncGenerator[bytes, None]:
         """The answer in chunks."""
         begun: set[int] = set()
-        async for i, delta in deltas:
-            first = i not in begun
-            begun.add(i)
-            prompt_logprobs = self._answer.samples[self._first(i)].prompt_logprobs
-            choice = self._choice(i, delta.text, delta.tokens, delta.logprobs, prompt_logprobs, whole=first)
-            yield event(self._completion([choice], timed=False, counted=False))
+        async for step in steps:
+            yield b"".join([self._chunk(delta, begun) for delta in step])
         if self._request.include_usage or self._answer.wants_timings:
             yield event(self._completion([], timed=True, counted=self._request.include_usage))
         yield DONE
+
+    def _chunk(self, delta: SampleDelta, begun: set[int]) -> bytes:
+        i, first = delta.choice, delta.choice not in begun
+        begun.add(i)
+        prompt_logprobs = self._answer.samples[self._first(i)].prompt_logprobs
+        choice = self._choice(i, delta.text, delta.tokens, delta.logprobs, prompt_logprobs, whole=first)
+        return event(self._completion([choice], timed=False, counted=False))
 
     def _first(self, choice: int) -> int:
         """The first sample of a choice's prompt, which alone reports the prompt's log probabilities."""

@@ -14,6 +14,7 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
         api_keys: Keys of which a caller must show one; empty lets everybody in.
         cors_origins: Origins whose pages may call; ``*`` is any.
         max_body_bytes: Largest request body.
+        body_timeout: Seconds that a request body may take to arrive.
         max_queue: Samples that may wait beyond those that run; more are answered with 429.
         lenient: Ignore unknown fields, with a warning header, instead of refusing them.
         heartbeat_timeout: Seconds without a sign of life after which a replica counts as hung.
@@ -26,6 +27,7 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
     api_keys: tuple[str, ...] = ()
     cors_origins: tuple[str, ...] = ()
     max_body_bytes: int = 8 * MiB
+    body_timeout: float = 120.0
     max_queue: int = 512
     lenient: bool = False
     heartbeat_timeout: float = 5.0

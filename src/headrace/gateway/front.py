@@ -1,4 +1,4 @@
-"""``Front``: what every request passes: an id, a trace, a key, a line in the log. Plain ASGI."""
+"""What every request passes: ``Front`` (an id, a trace, a line in the log) and ``Guard`` (a key). Plain ASGI."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from headrace.api.errors import unauthorized
+from headrace.api.errors import internal_error, unauthorized
 from headrace.gateway.http import error_response
 from headrace.gateway.metrics import Metrics
 
-log = logging.getLogger("headrace.access")
+access = logging.getLogger("headrace.access")
+log = logging.getLogger(__name__)
 
 # As nginx has it: the client went away before the answer began.
 CLIENT_CLOSED = 499
@@ -25,7 +26,7 @@ OPEN_PATHS = frozenset({"/", "/health", "/ready", "/metrics", "/docs", "/openapi
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:\-]{1,128}")
 # W3C Trace Context, level 1: version, trace id, parent id, flags. All zeros are invalid, and so is version ff.
-_TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?")
+_TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ def trace_from(header: str | None) -> Trace:
     """The trace that a ``traceparent`` header continues; a new one where it is absent or malformed."""
     match = _TRACEPARENT.fullmatch(header or "")
     span = secrets.token_hex(8)
-    if match is None:
+    if match is None or ((header or "").startswith("00") and match[4]):  # version 00 ends with the flags
         return Trace(secrets.token_hex(16), None, span, "00")
     return Trace(match[1], match[2], span, match[3])
 
@@ -64,20 +65,18 @@ def request_id_from(header: str | None) -> str:
 
 
 class Front:
-    """Gives every request an id and a trace, asks for a key, counts and logs the answer.
+    """Gives every request an id and a trace, counts and logs the answer.
 
     Routes may add to ``scope["state"]["log"]``, a dictionary of fields for the log line. No text of a prompt or an
     answer ever goes there.
 
     Args:
         app: The application behind.
-        api_keys: Accepted keys; empty lets everybody in.
         metrics: Counts answers.
     """
 
-    def __init__(self, app: ASGIApp, api_keys: tuple[str, ...], metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app = app
-        self._keys = tuple(key.encode() for key in api_keys)
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -103,10 +102,7 @@ class Front:
 
         self._metrics.in_flight.inc()
         try:
-            if self._allowed(scope, headers):
-                await self._app(scope, receive, answer)
-            else:
-                await error_response(unauthorized())(scope, receive, answer)
+            await self._app(scope, receive, answer)
         finally:
             self._metrics.in_flight.dec()
             path = _pattern(scope)
@@ -121,13 +117,50 @@ class Front:
                 "status": status,
                 "seconds": round(time.monotonic() - began, 6),
             }
-            log.info("request", extra=about | fields)
+            access.info("request", extra=about | fields)
 
-    def _allowed(self, scope: Scope, headers: Headers) -> bool:
-        if not self._keys or scope["path"] in OPEN_PATHS or scope["method"] == "OPTIONS":
+
+class Guard:
+    """Asks for a key, and answers for what nobody caught.
+
+    Args:
+        app: The application behind.
+        api_keys: Accepted keys; empty lets everybody in.
+    """
+
+    def __init__(self, app: ASGIApp, api_keys: tuple[str, ...]) -> None:
+        self._app = app
+        self._keys = tuple(key.encode() for key in api_keys)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        if not self._allowed(scope):
+            await error_response(unauthorized())(scope, receive, send)
+            return
+        started = False
+
+        async def answer(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, answer)
+        except Exception:
+            if started:
+                raise  # the server cuts the connection, so that half an answer is not taken for a whole one
+            log.exception("a request failed")
+            await error_response(internal_error())(scope, receive, send)
+
+    def _allowed(self, scope: Scope) -> bool:
+        if not self._keys or scope["path"] in OPEN_PATHS:
             return True
-        scheme, _, key = headers.get("authorization", "").partition(" ")
-        shown = key.strip().encode("utf-8", "surrogateescape")
+        # Header values are bytes that Starlette reads as Latin-1; a key may be any text.
+        scheme, _, key = Headers(scope=scope).get("authorization", "").partition(" ")
+        shown = key.strip().encode("latin-1")
         # All keys are compared, each in constant time, so that the time tells nothing.
         matches = [hmac.compare_digest(shown, known) for known in self._keys]
         return scheme.lower() == "bearer" and any(matches)

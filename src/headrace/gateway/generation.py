@@ -5,9 +5,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
@@ -52,7 +51,7 @@ class SampleDelta:
     """What a step added to a sample, as text.
 
     Attributes:
-        index: Which of the request's samples.
+        choice: Which of the answer's choices: sample ``s`` of job ``j`` is choice ``j * n + s``.
         text: New text; may be empty while a character or a possible stop string is incomplete.
         tokens: New tokens, all of them.
         logprobs: One entry a new token that is part of the text, where asked for.
@@ -61,7 +60,7 @@ class SampleDelta:
         finish: With the last delta.
     """
 
-    index: int
+    choice: int
     text: str
     tokens: list[int] = field(default_factory=list)
     logprobs: list[PositionLogprobs] = field(default_factory=list)
@@ -137,28 +136,28 @@ class Generator:
         """Give the account back what ``admit`` took."""
         self._admitted -= samples
 
-    async def run(self, job: Job) -> AsyncIterator[SampleDelta]:
-        """Run an admitted job; leaving the iterator early aborts it.
+    async def run(self, jobs: Sequence[Job]) -> AsyncGenerator[list[SampleDelta], None]:
+        """Run admitted jobs, all with the same ``n``; leaving the iterator early aborts them.
+
+        Yields:
+            All that is new since the last time.
 
         Raises:
-            ApiError: 503 when the engine was lost, 500 when it failed on this request.
+            ApiError: 503 when the engine was lost, 500 when it failed on one of the jobs.
         """
-        params = job.params
-        samples = [_Sample(self.tokenizer, params) for _ in range(params.n)]
-        request = Generate(
-            request=0,
-            prompt=job.prompt.to_bytes(),
-            params=params,
-            received=job.received,
-            tokenized=job.tokenized,
-            routed=time.monotonic(),
-            salt=job.salt,
-        )
+        n, routed = jobs[0].params.n, time.monotonic()
+        samples = [
+            _Sample(self.tokenizer, job.params, i) for i, job in enumerate([job for job in jobs for _ in range(n)])
+        ]
         try:
-            async with aclosing(self.replica.generate(request)) as deltas:  # type: ignore[type-var]
-                async for delta in deltas:
-                    self._observe(samples[delta.index], delta)
-                    yield samples[delta.index].push(delta)
+            async with aclosing(self.replica.generate([_message(job, routed) for job in jobs])) as steps:
+                async for step in steps:
+                    deltas = []
+                    for job, delta in step:
+                        sample = samples[job * n + delta.index]
+                        self._observe(sample, delta)
+                        deltas.append(sample.push(delta))
+                    yield deltas
         except ReplicaGone as error:
             raise unavailable(str(error), retry_after_s=5) from error
 
@@ -190,7 +189,8 @@ class Generator:
 class _Sample:
     """One sample's text and counts so far."""
 
-    def __init__(self, tokenizer: Tokenizer, params: SamplingParams) -> None:
+    def __init__(self, tokenizer: Tokenizer, params: SamplingParams, choice: int) -> None:
+        self._choice = choice
         self._stream = MessageStream(
             tokenizer,
             skip_special_tokens=params.skip_special_tokens,
@@ -209,7 +209,7 @@ class _Sample:
             text += self._stream.finish().text
         self.count += len(delta.tokens)
         return SampleDelta(
-            index=delta.index,
+            choice=self._choice,
             text=text,
             tokens=delta.tokens,
             logprobs=(delta.logprobs or [])[: len(shown)],
@@ -217,6 +217,18 @@ class _Sample:
             cached_tokens=delta.cached_tokens,
             finish=delta.finish,
         )
+
+
+def _message(job: Job, routed: float) -> Generate:
+    return Generate(
+        request=0,
+        prompt=job.prompt.to_bytes(),
+        params=job.params,
+        received=job.received,
+        tokenized=job.tokenized,
+        routed=routed,
+        salt=job.salt,
+    )
 
 
 def timeline_of(finishes: list[Finish]) -> Timeline:
@@ -234,38 +246,3 @@ def timeline_of(finishes: list[Finish]) -> Timeline:
         first_token=first.first_token,
         last_token=last.last_token,
     )
-
-
-async def merge(streams: list[AsyncIterator[SampleDelta]]) -> AsyncIterator[tuple[int, SampleDelta]]:
-    """The deltas of several jobs as they come, with the job each belongs to; the first failure ends all."""
-    if len(streams) == 1:
-        async with aclosing(streams[0]) as only:  # type: ignore[type-var]
-            async for delta in only:
-                yield 0, delta
-        return
-    queue: asyncio.Queue[tuple[int, SampleDelta] | BaseException | None] = asyncio.Queue()
-
-    async def pump(job: int, stream: AsyncIterator[SampleDelta]) -> None:
-        try:
-            async with aclosing(stream) as deltas:  # type: ignore[type-var]
-                async for delta in deltas:
-                    queue.put_nowait((job, delta))
-            queue.put_nowait(None)
-        except ApiError as error:
-            queue.put_nowait(error)
-
-    tasks = [asyncio.create_task(pump(i, stream)) for i, stream in enumerate(streams)]
-    try:
-        running = len(tasks)
-        while running:
-            item = await queue.get()
-            if item is None:
-                running -= 1
-            elif isinstance(item, BaseException):
-                raise item
-            else:
-                yield item
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

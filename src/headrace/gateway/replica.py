@@ -16,7 +16,7 @@ import logging
 import subprocess
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -52,6 +52,7 @@ LONGEST_PAUSE = 30.0
 STEADY_SECONDS = 60.0  # a replica that ran so long starts from the shortest pause again
 WATCH_SECONDS = 0.1
 INSPECT_SECONDS = 10.0
+STOP_SECONDS = 5.0
 
 
 class ReplicaState(enum.Enum):
@@ -68,6 +69,20 @@ class ReplicaGone(EngineError):
     """The replica ended, or stopped answering, while it had this request; or it is not there to take it."""
 
 
+_Mailbox = asyncio.Queue[TokenDelta | ReplicaGone]
+
+
+async def _all_in(mailbox: _Mailbox) -> list[TokenDelta]:
+    """What is in a mailbox, once there is something."""
+    items = [await mailbox.get()]
+    while not mailbox.empty():
+        items.append(mailbox.get_nowait())
+    for item in items:
+        if isinstance(item, ReplicaGone):
+            raise item
+    return [item for item in items if isinstance(item, TokenDelta)]
+
+
 class Replica:
     """A replica process, supervised.
 
@@ -75,14 +90,20 @@ class Replica:
         launch: Starts a process that connects to the two given endpoints.
         config: Time limits.
         on_report: Called with (old stats, report) for each step, for metrics.
+        on_loss: Called each time a process is lost, for metrics.
     """
 
     def __init__(
-        self, launch: Launcher, config: GatewayConfig, on_report: Callable[[EngineStats, StepReport], None]
+        self,
+        launch: Launcher,
+        config: GatewayConfig,
+        on_report: Callable[[EngineStats, StepReport], None],
+        on_loss: Callable[[], None],
     ) -> None:
         self._launch = launch
         self._config = config
         self._on_report = on_report
+        self._on_loss = on_loss
         self.state = ReplicaState.STARTING
         self.info: ReplicaInfo | None = None
         self.stats = EngineStats()
@@ -92,7 +113,7 @@ class Replica:
         self._last_sign = 0.0
         self._step_age = 0.0
         self._numbers = itertools.count(1)
-        self._streams: dict[int, asyncio.Queue[TokenDelta | ReplicaGone]] = {}
+        self._mailboxes: dict[int, _Mailbox] = {}
         self._inspections: list[asyncio.Future[DebugState]] = []
         self._down: zmq.asyncio.Socket | None = None
         self._decoder = msgspec.msgpack.Decoder(Up)
@@ -106,29 +127,37 @@ class Replica:
         """Whether it takes requests now."""
         return self.state is ReplicaState.READY
 
-    async def generate(self, request: Generate) -> AsyncIterator[TokenDelta]:
-        """Run a request; its number is set here. Leaving the iterator early aborts it.
+    async def generate(self, requests: Sequence[Generate]) -> AsyncGenerator[list[tuple[int, TokenDelta]], None]:
+        """Run requests side by side; their numbers are set here. Leaving the iterator early aborts them.
+
+        Yields:
+            All that has arrived since the last time, as (position in ``requests``, delta).
 
         Raises:
             ReplicaGone: There is no replica, or it went away before the end.
         """
-        number = next(self._numbers)
-        queue: asyncio.Queue[TokenDelta | ReplicaGone] = asyncio.Queue()
-        open_samples = request.params.n
-        await self._send(msgspec.structs.replace(request, request=number))
-        self._streams[number] = queue
+        numbers = list(itertools.islice(self._numbers, len(requests)))
+        mailbox: _Mailbox = asyncio.Queue()
+        open_samples = sum(request.params.n for request in requests)
+        # Before sending: an answer, or the loss of the replica, must find the mailbox.
+        self._mailboxes.update(dict.fromkeys(numbers, mailbox))
         try:
+            for number, request in zip(numbers, requests, strict=True):
+                await self._send(msgspec.structs.replace(request, request=number))
             while open_samples:
-                item = await queue.get()
-                if isinstance(item, ReplicaGone):
-                    open_samples = 0
-                    raise item
-                open_samples -= item.finish is not None
-                yield item
+                deltas = await _all_in(mailbox)
+                open_samples -= sum(delta.finish is not None for delta in deltas)
+                yield [(delta.request - numbers[0], delta) for delta in deltas]
         finally:
-            del self._streams[number]
+            for number in numbers:
+                del self._mailboxes[number]
             if open_samples and self.ready:
-                await self._send(Abort([number]))
+                await self._send(Abort(numbers))
+
+    def abandon(self, message: str) -> None:
+        """Fail all requests that run."""
+        for mailbox in set(self._mailboxes.values()):
+            mailbox.put_nowait(ReplicaGone(message))
 
     async def inspect(self, *, check: bool) -> DebugState:
         """What slots, queue, pages and tree look like between two steps.
@@ -159,17 +188,18 @@ class Replica:
             reason = await self._one_life()
             if self._stopping:
                 self._set(ReplicaState.STOPPED)
-                self._fail_streams("the server ended before this request did")
+                self._lose("the server ended before this request did")
                 return
             if self.failure is not None:
                 self._set(ReplicaState.FAILED)
-                self._fail_streams(self.failure.message)
+                self._lose(self.failure.message)
                 return
             if time.monotonic() - began > STEADY_SECONDS:
                 pause = FIRST_PAUSE
             self.restarts += 1
+            self._on_loss()
             log.error("replica lost, starting another", extra={"reason": reason, "pause_seconds": pause})
-            self._fail_streams(f"the engine stopped ({reason}) while it had this request; it is being restarted")
+            self._lose(f"the engine stopped ({reason}) while it had this request; it is being restarted")
             await asyncio.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE)
 
@@ -177,16 +207,15 @@ class Replica:
         """Wait until ``state`` changes."""
         await self._changed.wait()
 
-    async def drain(self) -> None:
-        """Let the process finish what it has, then end it."""
+    async def stop(self) -> None:
+        """End the process; what it still has was aborted, so that it ends soon."""
         self._stopping = True
         process = self._process
         if process is None or process.poll() is not None:
             return
-        with contextlib.suppress(ReplicaGone):
-            await self._send(Drain())
-        with contextlib.suppress(TimeoutError, subprocess.TimeoutExpired):
-            await asyncio.to_thread(process.wait, self._config.drain_timeout)
+        with contextlib.suppress(ReplicaGone, subprocess.TimeoutExpired):
+            await self._send(Drain())  # one that is still loading does not listen, and is killed at once
+            await asyncio.to_thread(process.wait, STOP_SECONDS)
         await _end(process)
 
     async def _one_life(self) -> str:
@@ -201,7 +230,10 @@ class Replica:
                     socket.linger = 0
                     socket.bind(name)
                 self._down = down
-                self._process = self._launch(down_name, up_name)
+                try:
+                    self._process = self._launch(down_name, up_name)
+                except OSError as error:  # out of memory or processes: later there may be more
+                    return f"cannot be started: {error}"
                 self._last_sign, self._step_age = time.monotonic() + self._config.start_timeout, 0.0
                 reader = asyncio.create_task(self._read(up))
                 try:
@@ -248,9 +280,9 @@ class Replica:
         before, self.stats = self.stats, report.stats
         self._on_report(before, report)
         for delta in unpack(report):
-            queue = self._streams.get(delta.request)
-            if queue is not None:  # else its client has gone, and the abort is on its way
-                queue.put_nowait(delta)
+            mailbox = self._mailboxes.get(delta.request)
+            if mailbox is not None:  # else its client has gone, and the abort is on its way
+                mailbox.put_nowait(delta)
 
     def _answer(self, state: DebugState) -> None:
         while self._inspections:
@@ -259,10 +291,10 @@ class Replica:
                 waiting.set_result(state)
                 return
 
-    def _fail_streams(self, message: str) -> None:
+    def _lose(self, message: str) -> None:
+        """Tell everybody who waits for the replica that it is gone."""
         self.stats = EngineStats()
-        for queue in self._streams.values():
-            queue.put_nowait(ReplicaGone(message))
+        self.abandon(message)
         for waiting in self._inspections:
             if not waiting.done():
                 waiting.set_exception(ReplicaGone(message))

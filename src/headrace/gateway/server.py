@@ -1,4 +1,4 @@
-"""Running the application: uvicorn, with a drain that readiness announces first."""
+"""Running the application: uvicorn, with a drain that ends in time and says so to those it cuts off."""
 
 from __future__ import annotations
 
@@ -11,20 +11,44 @@ import uvicorn
 from headrace.engine.messages import ReplicaInfo
 from headrace.errors import HeadraceError
 from headrace.gateway.app import build_app
+from headrace.gateway.protocol import Protocol
 from headrace.gateway.replica import ReplicaState
 from headrace.gateway.services import Services
 
+# What requests that are failed at the end of the drain get to say so, before their connections are cut.
+LAST_WORDS_SECONDS = 3
+
 
 class _Server(uvicorn.Server):
-    """A server that says it is ending before it ends, so that balancers send nothing more."""
+    """A server that drains on the first signal and ends on the second, with exit status 0."""
 
     def __init__(self, config: uvicorn.Config, services: Services) -> None:
         super().__init__(config)
         self._services = services
 
     def handle_exit(self, sig: int, frame: types.FrameType | None) -> None:
+        # Not handed on: uvicorn would raise the signal again after a clean end, and only SIGINT would force one.
+        self.force_exit = self.should_exit
+        self.should_exit = True
         self._services.generator.draining = True
-        super().handle_exit(sig, frame)
+
+    async def shutdown(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
+        deadline = asyncio.create_task(self._end_drain())
+        try:
+            await super().shutdown()
+        finally:
+            deadline.cancel()
+
+    async def _end_drain(self) -> None:
+        loop = asyncio.get_running_loop()
+        end = loop.time() + self._services.config.drain_timeout
+        while loop.time() < end and not self.force_exit:  # noqa: ASYNC110 - a signal handler may not set an event
+            await asyncio.sleep(0.1)
+        self._services.replica.abandon("the server is shutting down and this request took too long")
+        if self.force_exit:
+            await asyncio.sleep(0.2)
+            for connection in list(self.server_state.connections):
+                connection.transport.abort()
 
 
 def serve(services: Services, host: str, port: int, *, on_ready: Callable[[ReplicaInfo, float], None]) -> None:
@@ -43,15 +67,18 @@ def serve(services: Services, host: str, port: int, *, on_ready: Callable[[Repli
         build_app(services),
         host=host,
         port=port,
+        http=Protocol,
+        ws="none",
         log_config=None,
         access_log=False,
         server_header=False,
-        timeout_graceful_shutdown=max(1, round(services.config.drain_timeout)),
+        timeout_graceful_shutdown=round(services.config.drain_timeout) + LAST_WORDS_SECONDS,
         timeout_keep_alive=75,
     )
     server = _Server(config, services)
     try:
-        asyncio.run(_run(server, services, on_ready))
+        with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
+            runner.run(_run(server, services, on_ready))
     except SystemExit as error:  # uvicorn's answer to an address that cannot be bound
         raise HeadraceError(f"cannot listen on {host}:{port}; is another server running there? Try --port") from error
     if services.replica.failure is not None:

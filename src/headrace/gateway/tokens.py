@@ -25,7 +25,7 @@ class Tokenize:
     async def __call__(self, http: Request) -> Response:
         """Answer with the token ids of a text or a conversation."""
         services = self._services
-        body = await read_body(http, services.config.max_body_bytes)
+        body = await read_body(http, services.config)
         parsed = parse_tokenize(body, lenient=services.config.lenient)
         services.check_model(parsed.request.model)
         info = services.replica.info
@@ -67,7 +67,7 @@ class Detokenize:
     async def __call__(self, http: Request) -> Response:
         """Answer with the text of token ids, special tokens included."""
         services = self._services
-        body = await read_body(http, services.config.max_body_bytes)
+        body = await read_body(http, services.config)
         parsed = parse_detokenize(body, lenient=services.config.lenient)
         services.check_model(parsed.request.model)
         tokens = parsed.request.tokens

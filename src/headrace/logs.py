@@ -9,6 +9,8 @@ from typing import Literal
 
 import msgspec
 
+LogFormat = Literal["text", "json"]
+
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
 
 
@@ -39,8 +41,8 @@ class TextFormatter(logging.Formatter):
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
-def set_up_logs(style: Literal["text", "json"], level: str = "INFO") -> None:
-    """Send all logs to standard error in one style; uvicorn's own access log is off, since ``Front`` writes one."""
+def set_up_logs(style: str, level: str = "INFO") -> None:
+    """Send all logs of this process to standard error in one style, a ``LogFormat``."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if style == "json" else TextFormatter())
     logging.basicConfig(level=level, handlers=[handler], force=True)
