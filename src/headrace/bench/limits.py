@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 ARITHMETIC = ("int8", "bf16", "float32")
 F32_BASE, F32_WIDE, BF16, I8_BASE, I8_DOT, I8_WIDE, READ_BASE, READ_WIDE = (1 << bit for bit in range(8))
 
-X86 = {
+X86: dict[str, tuple[Kernel, ...]] = {
     "int8": (
         Kernel("i8_wide", I8_WIDE, "vpdpbusd, 512 bit"),
         Kernel("i8_dot", I8_DOT, "vpdpbusd, 256 bit"),
@@ -71,7 +71,7 @@ X86 = {
     ),
     "read": (Kernel("read_wide", READ_WIDE, "512 bit loads"), Kernel("read_base", READ_BASE, "256 bit loads")),
 }
-ARM = {
+ARM: dict[str, tuple[Kernel, ...]] = {
     "int8": (Kernel("i8_dot", I8_DOT, "sdot, 128 bit"),),
     "bf16": (Kernel("bf16_dot", BF16, "bfdot, 128 bit"),),
     "float32": (Kernel("f32_base", F32_BASE, "fmla, 128 bit"),),
