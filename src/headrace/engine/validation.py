@@ -38,7 +38,7 @@ def check_request(
 
 
 def check_room(prompt_length: int, max_tokens: int, *, context_length: int, field: str = "max_tokens") -> None:
-    """Refuse an explicit ``max_tokens`` that the context cannot hold beside the prompt."""
+    """Refuse an explicit ``max_tokens`` (or ``min_tokens``) that the context cannot hold beside the prompt."""
     room = context_length - prompt_length
     if max_tokens > room:
         raise InvalidInput(

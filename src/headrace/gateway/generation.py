@@ -113,6 +113,7 @@ class Generator:
             raise self._not_ready()
         tokens = np.asarray(prompt.tokens, np.int32)
         check_request(tokens, params, vocab_size=info.vocab_size, context_length=info.context_length, field=fields[0])
+        check_room(len(tokens), params.min_tokens, context_length=info.context_length, field="min_tokens")
         if explicit_max is not None:
             check_room(len(tokens), explicit_max, context_length=info.context_length, field=fields[1])
 
@@ -146,9 +147,7 @@ class Generator:
             ApiError: 503 when the engine was lost, 500 when it failed on one of the jobs.
         """
         n, routed = jobs[0].params.n, time.monotonic()
-        samples = [
-            _Sample(self.tokenizer, job.params, i) for i, job in enumerate([job for job in jobs for _ in range(n)])
-        ]
+        samples = [_Sample(self.tokenizer, job.params, n * i + k) for i, job in enumerate(jobs) for k in range(n)]
         try:
             async with aclosing(self.replica.generate([_message(job, routed) for job in jobs])) as steps:
                 async for step in steps:

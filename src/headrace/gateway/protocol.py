@@ -85,14 +85,24 @@ class Protocol(HttpToolsProtocol):
             self._late = None
 
     def _refuse(self, error: ApiError) -> None:
-        """Answer and close; in the middle of another answer, only close."""
-        if self.cycle is None or self.cycle.response_complete:
-            request_id, body = request_id_from(None), error.body()
-            phrase = http.HTTPStatus(error.status).phrase
-            head = (
-                f"HTTP/1.1 {error.status} {phrase}\r\nContent-Type: application/json\r\n"
-                f"Content-Length: {len(body)}\r\nConnection: close\r\nX-Request-Id: {request_id}\r\n\r\n"
-            )
-            self.transport.write(head.encode("ascii") + body)
-            log.info("request", extra={"request_id": request_id, "path": "unknown", "status": error.status})
+        """Answer what cannot be understood, after the whole requests before it, and close."""
+        cycle = self.cycle
+        if cycle is not None and not cycle.response_complete:
+            if not cycle.more_body:
+                cycle.keep_alive = False  # the last answer closes the connection
+                return
+            if cycle.response_started or self.pipeline:
+                self.transport.close()
+                return
+        self._write_error(error)
         self.transport.close()
+
+    def _write_error(self, error: ApiError) -> None:
+        request_id, body = request_id_from(None), error.body()
+        head = (
+            f"HTTP/1.1 {error.status} {http.HTTPStatus(error.status).phrase}\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+            f"Connection: close\r\nX-Request-Id: {request_id}\r\n\r\n"
+        )
+        self.transport.write(head.encode("ascii") + body)
+        log.info("request", extra={"request_id": request_id, "path": "unknown", "status": error.status})
