@@ -90,11 +90,13 @@ class Conversation:
 
 
 def _show(pieces: Generator[str, None, None]) -> None:
-    for piece in pieces:
-        sys.stdout.write(piece)
+    try:
+        for piece in pieces:
+            sys.stdout.write(piece)
+            sys.stdout.flush()
+    finally:  # an answer that broke off ends its line too
+        sys.stdout.write("\n")
         sys.stdout.flush()
-    sys.stdout.write("\n")
-    sys.stdout.flush()
 
 
 def _converse(talk: Conversation) -> None:
@@ -127,8 +129,8 @@ def _answer(talk: Conversation, line: str) -> None:
     try:
         _show(pieces)
     except KeyboardInterrupt:
-        sys.stdout.write("\n")
+        pass  # stops the answer, not the conversation
     except HeadraceError as error:
-        sys.stderr.write(f"\nerror: {error}\n")
+        sys.stderr.write(f"error: {error}\n")
     finally:
         pieces.close()

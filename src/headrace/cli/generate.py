@@ -101,12 +101,14 @@ def _print_stream(
 ) -> None:
     pieces = llm.stream(text, params) if messages is None else llm.stream_chat(messages, params)
     tokens = 0
-    for piece in pieces:
-        tokens += len(piece.token_ids)
-        sys.stdout.write(piece.text)
+    try:
+        for piece in pieces:
+            tokens += len(piece.token_ids)
+            sys.stdout.write(piece.text)
+            sys.stdout.flush()
+    finally:  # a text that broke off ends its line too
+        sys.stdout.write("\n")
         sys.stdout.flush()
-    sys.stdout.write("\n")
-    sys.stdout.flush()
     if timings and piece.timings is not None:
         took = piece.timings
         rate = f", {1 / took.time_per_output_token:.1f} tokens/s" if took.time_per_output_token else ""
