@@ -8,6 +8,9 @@ from engines import assert_matches_reference, engine_for, record_logits, referen
 from tiny import make
 
 from headrace.engine.sampling_params import SamplingParams
+from headrace.models.checkpoint import open_checkpoint
+from headrace.text.prompt import chat_prompt
+from headrace.text.tokenizer import load_tokenizer
 
 GREEDY = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
 
@@ -128,7 +131,7 @@ def smol(smollm2):
     ids=["alone", "chunks of 7", "chunks of 64", "mixed batch of 8", "preempted"],
 )
 def test_smollm2(smollm2, smol, how, record_property):
-    texts = smollm2_prompts(50)
+    texts = smollm2_prompts(smollm2)
     params = SamplingParams(temperature=0, max_tokens=64, ignore_eos=True)
     engine = engine_for(smollm2, prefix_cache=False, **{"kv_memory": 256 << 20, **how})
     logits = record_logits(engine)
@@ -148,7 +151,7 @@ def test_smollm2(smollm2, smol, how, record_property):
 @pytest.mark.model
 @pytest.mark.bars
 def test_smollm2_cached_prefix(smollm2, smol):
-    texts = smollm2_prompts(50)
+    texts = smollm2_prompts(smollm2)
     params = SamplingParams(temperature=0, max_tokens=64, ignore_eos=True)
     engine = engine_for(smollm2, kv_memory=1 << 30)
     run(engine, *[request(i, p, SamplingParams(max_tokens=1)) for i, p in enumerate(texts)], check=False)
@@ -158,10 +161,25 @@ def test_smollm2_cached_prefix(smollm2, smol):
     assert_matches_reference(smol, texts, results, logits)
 
 
-def smollm2_prompts(count):
-    """Prompts of 5 to 160 tokens: random ones, since greedy output after them is anything but repetitive."""
+QUESTIONS = (
+    "Name three rivers.", "What is the capital of France?", "Write a haiku about rain.", "Explain gravity to a child.",
+    "What is 17 times 23?", "Translate 'good morning' into Spanish.", "List the planets in order.",
+    "Who was Ada Lovelace?",
+    "Give me a recipe for pancakes.", "Why is the sky blue?", "Write a function that reverses a string in Python.",
+    "Summarize the plot of Hamlet in two sentences.", "What does DNA stand for?", "How do I boil an egg?",
+    "Tell me a joke about computers.", "What is the boiling point of water in Kelvin?", "Describe the taste of coffee.",
+    "Which is larger, 0.9 or 0.11?", "Write an email asking for a day off.", "What is a prime number?",
+    "Où est la gare ?",
+    "Wie spät ist es?", "水は何度で凍りますか。", "Complete: the quick brown fox", "Reply with one emoji 🌊.",
+)  # fmt: skip
+
+
+def smollm2_prompts(path):
+    """25 chats, and 25 runs of 5 to 160 random tokens, since greedy output after those is anything but repetitive."""
+    tokenizer = load_tokenizer(open_checkpoint(path).tokenizer)
+    chats = [list(chat_prompt(tokenizer, [{"role": "user", "content": q}]).tokens) for q in QUESTIONS]
     rng = np.random.default_rng(7)
-    return [rng.integers(20, 49_000, rng.integers(5, 160)).tolist() for _ in range(count)]
+    return chats + [rng.integers(20, 49_000, rng.integers(5, 160)).tolist() for _ in range(25)]
 
 
 def test_config_of_the_tiny_models_is_what_it_says(tiny):

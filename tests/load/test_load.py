@@ -34,7 +34,7 @@ MOST_GROWTH = 50 << 20
 WORDS = (
     "river stone water wheel channel mill grain turn lock gate flow spring autumn harvest bread oven stone bridge "
     "village road letter night lamp clock garden bird cloud mountain island harbour sail wind map north"
-).split()
+).split(" ")
 
 
 def cases(tokenizer):
