@@ -3,8 +3,6 @@
 import pytest
 from servers import NAME, running
 
-MARKER = "xyzzy-plugh-4711"
-
 
 @pytest.fixture(scope="session")
 def server(smollm2, tmp_path_factory):

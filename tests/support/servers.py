@@ -32,14 +32,22 @@ class Server:
         url: Where it listens.
         process: The gateway.
         log: File of its standard error.
+
+    Args:
+        model: File of the model.
+        folder: Where its log goes.
+        flags: Further options.
+        script: Run this in place of ``headrace serve``.
     """
 
-    def __init__(self, model, folder, *flags):
+    def __init__(self, model, folder, *flags, script=None):
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = folder / f"server-{self.port}.log"
         command = [sys.executable, "-m", "headrace.cli", "serve", str(model), "--port", str(self.port)]
         command += ["--threads", "1", "--name", NAME, "--debug", *flags]
+        if script is not None:
+            command = [sys.executable, str(script), str(self.port), str(model), *flags]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
@@ -127,9 +135,9 @@ class Server:
 
 
 @contextmanager
-def running(model, folder, *flags, ready=True):
+def running(model, folder, *flags, ready=True, script=None):
     """A server, until the block ends."""
-    server = Server(model, folder, *flags)
+    server = Server(model, folder, *flags, script=script)
     try:
         yield server.wait_ready() if ready else server
     finally:

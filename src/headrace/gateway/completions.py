@@ -18,7 +18,7 @@ from headrace.engine.sampling_params import SamplingParams
 from headrace.gateway.answer import Answer, finish_fields, serve, tokenized
 from headrace.gateway.generation import Job, SampleDelta
 from headrace.gateway.http import read_body
-from headrace.gateway.logprobs import CompletionLogprobsWriter
+from headrace.gateway.logprobs import CompletionLogprobsWriter, Echo
 from headrace.gateway.services import Services
 from headrace.text.prompt import Prompt, text_prompt, token_prompt
 from headrace.text.tokenizer import Tokenizer
@@ -70,9 +70,10 @@ def _prompts(services: Services, request: CompletionRequest) -> list[Prompt]:
     return prompts
 
 
-def _text_of(tokenizer: Tokenizer, prompt: Prompt) -> str:
+def _echo(tokenizer: Tokenizer, prompt: Prompt) -> Echo:
     """What ``echo`` returns: the text that was given, or what the token ids say."""
-    return tokenizer.decode(prompt.tokens, skip_special_tokens=False) if prompt.text is None else prompt.text
+    text = tokenizer.decode(prompt.tokens, skip_special_tokens=False) if prompt.text is None else prompt.text
+    return Echo(text, prompt.tokens)
 
 
 class _Shape:
@@ -89,7 +90,6 @@ class _Shape:
             CompletionLogprobsWriter(
                 services.tokenizer,
                 skip_special_tokens=answer.jobs[0].params.skip_special_tokens,
-                continues=not request.echo,
             )
             for _ in answer.samples
         ]
@@ -135,11 +135,11 @@ class _Shape:
     ) -> CompletionChoice:
         """A choice, or what a chunk adds to it; ``whole`` if it begins here, so that echo and prompt ids go with it."""
         prompt, ids = self._answer.job_of(index).prompt, bool(self._request.return_token_ids)
-        echo = whole and bool(self._request.echo)
+        echo = _echo(self._tokenizer, prompt) if whole and self._request.echo else None
         return CompletionChoice(
             index=index,
-            text=_text_of(self._tokenizer, prompt) + text if echo else text,
-            logprobs=self._logprobs(index, tokens, logprobs, prompt, prompt_logprobs or [], echo=echo),
+            text=echo.text + text if echo else text,
+            logprobs=self._logprobs(index, tokens, logprobs, prompt_logprobs or [], echo),
             token_ids=tokens if ids else UNSET,
             prompt_token_ids=list(prompt.tokens) if ids and whole else UNSET,
             **finish_fields(self._answer.samples[index].finish),
@@ -150,16 +150,13 @@ class _Shape:
         index: int,
         tokens: list[int],
         logprobs: list[PositionLogprobs],
-        prompt: Prompt,
         prompt_logprobs: list[PositionLogprobs],
-        *,
-        echo: bool,
+        echo: Echo | None,
     ) -> CompletionLogprobs | None:
         if self._request.logprobs is None:
             return None
-        before = list(prompt.tokens) if echo else []
         entries: list[PositionLogprobs | None] = [None, *prompt_logprobs] if echo else []
-        return self._writers[index].write(before + tokens[: len(logprobs)], [*entries, *logprobs])
+        return self._writers[index].write(echo, tokens[: len(logprobs)], [*entries, *logprobs])
 
     def _completion(self, choices: list[CompletionChoice], *, timed: bool, counted: bool) -> Completion:
         """A whole answer or a chunk of one; a chunk's usage is null but in the last, and absent if not asked for."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from headrace.api.responses import (
     ChatLogprobs,
@@ -15,6 +16,19 @@ from headrace.api.responses import (
 from headrace.engine.messages import PositionLogprobs
 from headrace.text.detokenizer import Detokenizer
 from headrace.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Echo:
+    """The prompt in front of a completion.
+
+    Attributes:
+        text: As it is shown.
+        tokens: Its tokens.
+    """
+
+    text: str
+    tokens: Sequence[int]
 
 
 def chat_logprobs(tokenizer: Tokenizer, entries: Sequence[PositionLogprobs]) -> ChatLogprobs:
@@ -39,25 +53,38 @@ class CompletionLogprobsWriter:
 
     Args:
         tokenizer: Whose tokens they are.
-        skip_special_tokens: Whether the text leaves special tokens out.
-        continues: The text begins in the middle of a sequence (no ``echo``).
+        skip_special_tokens: Whether the output's text leaves special tokens out.
     """
 
-    def __init__(self, tokenizer: Tokenizer, *, skip_special_tokens: bool, continues: bool) -> None:
+    def __init__(self, tokenizer: Tokenizer, *, skip_special_tokens: bool) -> None:
         self._tokenizer = tokenizer
-        self._text = Detokenizer(tokenizer, skip_special_tokens, continues=continues)
+        self._text = Detokenizer(tokenizer, skip_special_tokens, continues=True)
         self._offset = 0
 
-    def write(self, tokens: Sequence[int], entries: Sequence[PositionLogprobs | None]) -> CompletionLogprobs:
-        """The next tokens, each with its entry; None for a prompt's first token."""
-        offsets = []
+    def write(
+        self, echo: Echo | None, tokens: Sequence[int], entries: Sequence[PositionLogprobs | None]
+    ) -> CompletionLogprobs:
+        """The next tokens, each with its entry; with the first ones the prompt's, if it is echoed."""
+        offsets = [] if echo is None else self._prompt_offsets(echo)
         for token in tokens:
             offsets.append(self._offset)
             self._offset += len(self._text.push([token]))
         text = self._tokenizer.token_text
         return completion_logprobs(
-            [text(token) for token in tokens],
+            [text(token) for token in (*(echo.tokens if echo else ()), *tokens)],
             [None if entry is None else entry.logprob for entry in entries],
             [None if entry is None else [(text(t), p) for t, p in entry.top] for entry in entries],
             offsets,
         )
+
+    def _prompt_offsets(self, echo: Echo) -> list[int]:
+        """Special tokens count where the text shows them: one that the tokenizer added by itself is not in it."""
+        offsets, offset, text = [], 0, Detokenizer(self._tokenizer)
+        for token in echo.tokens:
+            offsets.append(offset)
+            if token not in self._tokenizer.special_ids:
+                offset += len(text.push([token]))
+            elif echo.text.startswith(name := self._tokenizer.token_text(token), offset):
+                offset += len(name)
+        self._offset = len(echo.text)
+        return offsets
