@@ -176,12 +176,17 @@ def _tool_call(call: object, field: str) -> dict[str, Any]:
         raise InvalidInput("a tool call must have a function", field=field)
     arguments = function.get("arguments")
     if isinstance(arguments, str):
-        # OpenAI's wire format has JSON in a string; templates print or walk over the object itself.
-        field = f"{field}.function.arguments"
-        try:
-            arguments = json.loads(arguments) if arguments.strip() else {}
-        except (ValueError, RecursionError):
-            raise InvalidInput("arguments must be a JSON object", field=field) from None
-        if not isinstance(arguments, dict):
-            raise InvalidInput("arguments must be a JSON object", field=field)
+        arguments = _arguments(arguments)
     return {**call, "function": {**function, "arguments": arguments}}
+
+
+def _arguments(written: str) -> object:
+    """OpenAI's wire format has JSON in a string; templates print or walk over the object itself.
+
+    What a model once wrote wrongly stays a string: an agent that shows the model its mistake must not be refused.
+    """
+    try:
+        arguments = json.loads(written) if written.strip() else {}
+    except (ValueError, RecursionError):
+        return written
+    return arguments if isinstance(arguments, dict) else written
