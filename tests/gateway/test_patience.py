@@ -1,4 +1,4 @@
-"""Time limits, and failures that a real engine does not show on demand: a stub of it, and a gateway of short patience."""
+"""Time limits, and failures that a real engine does not show at will: a stub replica, a gateway of short patience."""
 
 import json
 import socket

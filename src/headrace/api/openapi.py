@@ -18,13 +18,14 @@ _REASONS = {
     "403": "The API key does not allow this.",
     "404": "No such model.",
     "405": "The route takes other methods.",
+    "408": "The body did not arrive in time.",
     "413": "The body is over the server's limit.",
     "415": "The body is declared as something other than JSON.",
     "429": "The queue is full; `Retry-After` says for how many seconds to wait.",
     "500": "The server failed.",
     "503": "The engine is loading, restarting or draining.",
 }
-_BODY_ERRORS = ("400", "413", "415", "429", "500", "503")
+_BODY_ERRORS = ("400", "408", "413", "415", "429", "500", "503")
 _REQUEST_ID = {"X-Request-Id": {"description": "Names the request in the logs.", "schema": {"type": "string"}}}
 _RETRY = {"Retry-After": {"description": "Seconds to wait.", "schema": {"type": "string", "pattern": "^[0-9]+$"}}}
 _WARNING = {

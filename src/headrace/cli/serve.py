@@ -122,9 +122,9 @@ def serve(
     set_up_logs(log_format.value)
     services = build_services(options.name, tokenizer, ReplicaLauncher(options, log_format.value), config)
 
-    def announce(info: ReplicaInfo, seconds: float) -> None:
+    def announce(info: ReplicaInfo, seconds: float, port: int) -> None:
         if log_format is LogFormat.json:
-            log.info("ready", extra={"replica": msgspec.to_builtins(info), "seconds": round(seconds, 3)})
+            log.info("ready", extra={"replica": msgspec.to_builtins(info), "seconds": round(seconds, 3), "port": port})
             return
         sys.stderr.write(f"{_banner(info, seconds)}\nlistening on http://{host}:{port} (documentation at /docs)\n")
         sys.stderr.flush()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import types
 from collections.abc import Callable
 
@@ -32,10 +33,10 @@ class _Server(uvicorn.Server):
         self.should_exit = True
         self._services.generator.draining = True
 
-    async def shutdown(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         deadline = asyncio.create_task(self._end_drain())
         try:
-            await super().shutdown()
+            await super().shutdown(sockets)
         finally:
             deadline.cancel()
 
@@ -51,22 +52,25 @@ class _Server(uvicorn.Server):
                 connection.transport.abort()
 
 
-def serve(services: Services, host: str, port: int, *, on_ready: Callable[[ReplicaInfo, float], None]) -> None:
+OnReady = Callable[[ReplicaInfo, float, int], None]
+
+
+def serve(services: Services, host: str, port: int, *, on_ready: OnReady) -> None:
     """Serve until told to end (SIGTERM, SIGINT), then drain.
 
     Args:
         services: The gateway's parts.
         host: Address to listen on.
-        port: Port to listen on.
-        on_ready: Called with what the replica says of itself and the seconds since the start, each time one starts.
+        port: Port to listen on; 0 takes a free one.
+        on_ready: Called with what the replica says of itself, the seconds since the start, and the port, each time
+            one starts.
 
     Raises:
-        HeadraceError: The address is in use, or the replica cannot start.
+        HeadraceError: The address cannot be listened on, or the replica cannot start.
     """
+    listener = _listen(host, port)
     config = uvicorn.Config(
         build_app(services),
-        host=host,
-        port=port,
         http=Protocol,
         ws="none",
         log_config=None,
@@ -76,19 +80,27 @@ def serve(services: Services, host: str, port: int, *, on_ready: Callable[[Repli
         timeout_keep_alive=75,
     )
     server = _Server(config, services)
-    try:
-        with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
-            runner.run(_run(server, services, on_ready))
-    except SystemExit as error:  # uvicorn's answer to an address that cannot be bound
-        raise HeadraceError(f"cannot listen on {host}:{port}; is another server running there? Try --port") from error
+    with listener, asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
+        runner.run(_run(server, services, listener, on_ready))
     if services.replica.failure is not None:
         raise HeadraceError(f"the engine cannot start: {services.replica.failure.message}")
 
 
-async def _run(server: _Server, services: Services, on_ready: Callable[[ReplicaInfo, float], None]) -> None:
-    watcher = asyncio.create_task(_follow(server, services, on_ready))
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        await server.serve()
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        raise HeadraceError(
+            f"cannot listen on {host}:{port}: {error.strerror}; is another server running there? Try --port"
+        ) from error
+
+
+async def _run(server: _Server, services: Services, listener: socket.socket, on_ready: OnReady) -> None:
+    port = listener.getsockname()[1]
+    watcher = asyncio.create_task(_follow(server, services, lambda info, seconds: on_ready(info, seconds, port)))
+    try:
+        await server.serve(sockets=[listener])
     finally:
         watcher.cancel()
         await asyncio.gather(watcher, return_exceptions=True)

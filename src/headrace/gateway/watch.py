@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from msgspec import UNSET
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.requests import Request
@@ -64,11 +66,11 @@ class Watch:
 
     async def openapi(self, _: Request) -> Response:
         """``/openapi.json``."""
-        return json_response(openapi_json(self._served()))
+        return json_response(_openapi(self._served()))
 
     async def docs(self, http: Request) -> Response:
         """``/docs``."""
-        return HTMLResponse(docs_page(openapi_document(self._served()), base_url=str(http.base_url).rstrip("/")))
+        return HTMLResponse(_page(self._served(), str(http.base_url).rstrip("/")))
 
     async def home(self, _: Request) -> Response:
         """``/`` leads to the documentation."""
@@ -88,3 +90,12 @@ class Watch:
         services, info = self._services, self._services.replica.info
         context = UNSET if info is None else info.context_length
         return Model(id=services.model, created=services.created, max_model_len=context)
+
+
+# Writing either takes some 15 ms, in which no stream goes on; what is served changes at most when the engine is up.
+_openapi = lru_cache(maxsize=4)(openapi_json)
+
+
+@lru_cache(maxsize=16)
+def _page(served: Served, base_url: str) -> str:
+    return docs_page(openapi_document(served), base_url=base_url)
