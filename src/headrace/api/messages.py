@@ -167,7 +167,9 @@ def _text(content: str | list[Any] | None) -> str:
 
 def _plain_call(call: FunctionToolCall | CustomToolCall) -> dict[str, Any]:
     if isinstance(call, CustomToolCall):
-        return {"id": call.id, "type": "custom", "custom": {"name": call.custom.name, "input": call.custom.input}}
+        # Templates know functions only: the free text stands where the arguments would.
+        function: dict[str, Any] = {"name": call.custom.name, "arguments": call.custom.input}
+        return {"id": call.id, "type": "function", "function": function}
     return {"id": call.id, "type": "function", "function": _plain_function(call.function)}
 
 
