@@ -8,6 +8,7 @@ from servers import NAME, running
 def server(smollm2, tmp_path_factory):
     """The real model with a context of some 4,000 tokens; its log is JSON."""
     flags = ("--kv-memory", "192MiB", "--max-running", "16", "--max-queue", "2000", "--log-format", "json")
+    flags += ("--max-batch-tokens", "128")  # short steps, so that a test seldom waits for the end of one
     with running(smollm2, tmp_path_factory.mktemp("server"), *flags, "--cors-origin", "https://page.example") as one:
         yield one
 

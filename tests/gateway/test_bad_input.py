@@ -216,6 +216,11 @@ def tame(body):
         body.pop("best_of", None)
     if isinstance(body.get("prompt"), list):
         del body["prompt"][2:]
+    if (
+        "messages" in body
+        and body.get("max_tokens") is body.get("max_completion_tokens") is body.get("min_tokens") is None
+    ):
+        body["max_tokens"] = 2
 
 
 def unsayable(body):
@@ -228,7 +233,8 @@ def unsayable(body):
 
 def check_against_schema(server, case):
     assume(not unsayable(case.body))
-    tame(case.body)
+    if case.path != "/tokenize":
+        tame(case.body)
     answer = case.call(base_url=server.url, headers={"Authorization": "Bearer from-flag"})
     assert answer.status_code < 500, answer.text
     if answer.status_code == 400 and answer.json()["error"]["code"] == "context_length_exceeded":

@@ -82,46 +82,6 @@ def test_disconnect_before_the_request_is_whole(server):
     server.wait(lambda: server.metrics()["headrace_http_requests_in_flight"] == 1, 5)  # which is the question itself
 
 
-def test_a_client_that_never_reads_holds_up_nobody(server, complete):
-    """Its answer is larger than all buffers on the way: log probabilities of a long prompt, for several samples."""
-    body = {**LONG, "prompt": [30] * 1500, "n": 4, "echo": True, "logprobs": 20, "max_tokens": 20, "stream": True}
-    deaf = begin(server, body)
-    server.wait(lambda: running(server) >= 1)
-    began = time.monotonic()
-    assert complete(max_tokens=4).usage.completion_tokens == 4
-    assert time.monotonic() - began < 20
-    server.wait(lambda: not running(server), 60)  # the engine is done with it, whoever reads
-    assert server.state()["state"]["admitted"] == 4, "the answer fitted into the buffers: the test proves nothing"
-    deaf.close()
-
-
-def test_a_client_that_stops_reading_does_not_stall_others(server):
-    async def ask():
-        async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:
-
-            async def read(i):
-                gaps, last, text = [], time.monotonic(), ""
-                body = {**LONG, "prompt": [200 + i] * 10, "max_tokens": 20, "stream": True}
-                async with client.stream("POST", "/v1/completions", json=body) as answer:
-                    async for line in answer.aiter_lines():
-                        if line.startswith("data: {"):
-                            gaps.append(time.monotonic() - last)
-                            last = time.monotonic()
-                            text += json.loads(line[6:])["choices"][0]["text"]
-                return max(gaps), text
-
-            stuck = begin(server, {**LONG, "max_tokens": 100, "stream": True, "logprobs": 20})
-            stuck.recv(100)
-            together = await asyncio.gather(*[read(i) for i in range(4)])
-            stuck.close()
-            alone = [await read(i) for i in range(4)]
-            return together, alone
-
-    together, alone = asyncio.run(ask())
-    assert [text for _, text in together] == [text for _, text in alone]
-    assert max(gap for gap, _ in together) < 5
-
-
 def test_sixty_four_streams(server):
     async def ask():
         async with httpx.AsyncClient(

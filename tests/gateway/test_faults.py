@@ -169,15 +169,23 @@ def test_an_address_in_use_ends_the_server_with_a_reason(mortal, smollm2, tmp_pa
         assert "--port" in server.log.read_text().splitlines()[-1]
 
 
-def test_no_engine_outlives_a_killed_gateway(smollm2, tmp_path):
-    flags = ("--kv-memory", "16MiB", "--context-length", "64")
-    for while_loading in (True, False):
-        server = Server(smollm2, tmp_path, *flags)
-        try:
-            server.wait(server.has_replica) if while_loading else server.wait_ready()
-            replica = server.replica()
-            os.kill(server.process.pid, signal.SIGKILL)
-            server.process.wait(5)
-            assert psutil.wait_procs([replica], timeout=5)[1] == []
-        finally:
-            server.close()
+def test_no_engine_outlives_a_gateway_killed_while_it_loads(smollm2, tmp_path):
+    server = Server(smollm2, tmp_path, "--kv-memory", "16MiB", "--context-length", "64")
+    try:
+        server.wait(server.has_replica)
+        assert_dies_with_its_gateway(server)
+    finally:
+        server.close()
+
+
+def test_no_engine_outlives_a_killed_gateway(mortal):
+    """The last test of this file: the server does not come back."""
+    mortal.wait_ready()
+    assert_dies_with_its_gateway(mortal)
+
+
+def assert_dies_with_its_gateway(server):
+    replica = server.replica()
+    os.kill(server.process.pid, signal.SIGKILL)
+    server.process.wait(5)
+    assert psutil.wait_procs([replica], timeout=5)[1] == []

@@ -1,15 +1,11 @@
-"""Keys, the queue's bound, CORS, and the end of a server."""
+"""Keys, the queue's bound, and CORS."""
 
-import json
-import os
-import signal
 import threading
-import time
 
 import httpx
 import openai
 import pytest
-from servers import NAME, Server, sse
+from servers import NAME
 
 pytestmark = pytest.mark.model
 ASK = {"model": NAME, "prompt": "Once", "max_tokens": 2}
@@ -121,120 +117,3 @@ def test_cors(server, small):
     assert "access-control-allow-origin" not in server.http.get("/health", headers=stranger).headers
     assert server.http.options("/v1/models", headers={**ask, **stranger}).status_code == 400
     assert "access-control-allow-origin" not in small.http.get("/health", headers=page).headers
-
-
-# --- the end ------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def ending(smollm2, tmp_path):
-    servers = []
-
-    def start(*flags):
-        servers.append(Server(smollm2, tmp_path, "--kv-memory", "32MiB", *flags))
-        return servers[0].wait_ready()
-
-    yield start
-    for server in servers:
-        server.close()
-
-
-def read_later(server, **options):
-    """A stream that a thread reads; returns (thread, events), with the first event there."""
-    events, began = [], threading.Event()
-
-    def read():
-        body = {**ASK, "stream": True, "ignore_eos": True, **options}
-        with httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=60) as answer:
-            for event in sse(answer.iter_lines()):
-                events.append(event)
-                began.set()
-
-    thread = threading.Thread(target=read)
-    thread.start()
-    assert began.wait(20)
-    return thread, events
-
-
-def test_sigterm_lets_streams_finish(ending):
-    server = ending()
-    keep = httpx.Client(base_url=server.url)
-    assert keep.get("/ready").status_code == 200
-    thread, events = read_later(server, max_tokens=20)
-    replica = server.replica()
-    server.process.send_signal(signal.SIGTERM)
-    time.sleep(0.4)
-    with pytest.raises(httpx.TransportError):
-        httpx.get(f"{server.url}/ready")  # nobody listens for new connections
-    thread.join(30)
-    assert events[-1] == "[DONE]"
-    assert sum(bool(e["choices"]) for e in events[:-1]) == 20
-    assert server.process.wait(10) == 0
-    assert not replica.is_running()
-
-
-def test_requests_that_outlast_the_drain_are_told(ending):
-    server = ending("--drain-timeout", "1")
-    thread, events = read_later(server, max_tokens=600)
-    outcome = []
-    whole = threading.Thread(
-        target=lambda: outcome.append(
-            httpx.post(f"{server.url}/v1/completions", json={**ASK, "max_tokens": 600, "ignore_eos": True}, timeout=60)
-        )
-    )
-    whole.start()
-    server.wait(lambda: server.metrics()["headrace_requests_running"] == 2)
-    began = time.monotonic()
-    assert server.end() == 0
-    assert time.monotonic() - began < 6
-    thread.join(5)
-    whole.join(5)
-    assert events[-1]["error"]["code"] == "engine_unavailable"
-    assert "shutting down" in events[-1]["error"]["message"]
-    assert outcome[0].status_code == 503
-
-
-@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
-def test_a_second_signal_ends_at_once(ending, second):
-    server = ending()
-    thread, events = read_later(server, max_tokens=600)
-    replica = server.replica()
-    server.process.send_signal(signal.SIGTERM)
-    time.sleep(0.5)
-    assert server.process.poll() is None
-    began = time.monotonic()
-    server.end(second)
-    assert time.monotonic() - began < 3
-    thread.join(5)
-    assert events[-1] != "[DONE]"
-    assert not replica.is_running()
-
-
-def test_sigterm_while_loading(smollm2, tmp_path):
-    server = Server(smollm2, tmp_path, "--kv-memory", "32MiB")
-    try:
-        server.wait(server.has_replica)
-        began = time.monotonic()
-        assert server.end() == 0
-        assert time.monotonic() - began < 3
-    finally:
-        server.close()
-
-
-def test_sigterm_while_draining_says_unready(ending):
-    """A connection that is kept busy while the server drains still gets an honest answer."""
-    server = ending()
-    ask = json.dumps({**ASK, "max_tokens": 30, "ignore_eos": True}).encode()
-    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
-    import socket
-
-    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as s:
-        s.sendall(head % len(ask) + ask + b"GET /ready HTTP/1.1\r\nHost: x\r\n\r\n")
-        server.wait(lambda: server.metrics()["headrace_requests_running"] == 1)
-        os.kill(server.process.pid, signal.SIGTERM)
-        received = b""
-        while chunk := s.recv(65536):
-            received += chunk
-    assert received.startswith(b"HTTP/1.1 200")
-    assert received.count(b"HTTP/1.1") == 1 or b"HTTP/1.1 503" in received
-    assert server.process.wait(10) == 0

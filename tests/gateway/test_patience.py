@@ -78,17 +78,30 @@ def test_slow_bodies_get_a_408(stub):
         assert time.monotonic() - began < 3
 
 
-def test_a_client_that_stalls_is_cut_off_and_its_work_stopped(stub):
-    data = json.dumps(body("large", max_tokens=4000, n=8, logprobs=5, stream=True)).encode()
+def begin_deaf(stub):
+    """A stream whose client never reads."""
+    data = json.dumps(body("large", max_tokens=4000, n=16, logprobs=5, stream=True)).encode()
     s = socket.socket()
-    s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)  # before connecting, so that the window stays small
     s.connect(("127.0.0.1", stub.port))
     head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(data)}"
     s.sendall(head.encode() + b"\r\n\r\n" + data)
-    stub.wait(lambda: admitted(stub) == 8)
-    stub.wait(lambda: admitted(stub) == 0, 30)
-    stub.wait(lambda: stub.metrics()["headrace_requests_running"] == 0)
-    s.close()
+    return s
+
+
+def test_a_client_that_stalls_holds_up_nobody_and_is_cut_off(stub):
+    with begin_deaf(stub):
+        stub.wait(lambda: admitted(stub) == 16)
+        gaps = []
+        while admitted(stub):
+            last = time.monotonic()
+            for chunk in stub.client().completions.create(**body(max_tokens=50), stream=True):
+                assert chunk.choices[0].text
+                gaps.append(time.monotonic() - last)
+                last = time.monotonic()
+        stub.wait(lambda: stub.metrics()["headrace_requests_running"] == 0)
+    assert len(gaps) >= 50
+    assert max(gaps) < 1
 
 
 def test_silence_is_broken_by_comments(stub):

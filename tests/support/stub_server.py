@@ -1,7 +1,7 @@
 """A gateway with short patience, in front of a replica that computes nothing.
 
-    python stub_server.py PORT MODEL [STEP_SECONDS]          the gateway
-    python stub_server.py --replica DOWN UP STEP_SECONDS     its replica
+    python stub_server.py PORT MODEL [STEP_SECONDS [DRAIN_SECONDS]]   the gateway
+    python stub_server.py --replica DOWN UP STEP_SECONDS              its replica
 
 The replica gives every sample the token 28 at each step. The prompt's first token asks for more: see ``ODD``.
 """
@@ -70,7 +70,7 @@ def replica(down, up, step_seconds):  # noqa: PLR0912 - one branch a message
                 case Inspect():
                     send(DebugState({"running": len(running), "waiting": 0}))
                 case Drain():
-                    return
+                    return  # the gateway has ended or aborted all that ran
         deltas = []
         for (request, index), state in list(running.items()):
             first, limit, count, since = state
@@ -97,7 +97,7 @@ def replica(down, up, step_seconds):  # noqa: PLR0912 - one branch a message
             began = time.monotonic() - step * step_seconds
 
 
-def gateway(port, model, step_seconds):
+def gateway(port, model, step_seconds="0.01", drain_seconds="30"):
     from headrace.gateway import protocol, watch
     from headrace.gateway.app import build_services
     from headrace.gateway.config import GatewayConfig
@@ -115,6 +115,7 @@ def gateway(port, model, step_seconds):
         heartbeat_timeout=2.0,
         cors_origins=("*",),
         max_queue=100_000,
+        drain_timeout=float(drain_seconds),
     )
 
     async def broken(self, _):
@@ -135,4 +136,4 @@ if __name__ == "__main__":
     if sys.argv[1] == "--replica":
         replica(sys.argv[2], sys.argv[3], float(sys.argv[4]))
     else:
-        gateway(sys.argv[1], sys.argv[2], sys.argv[3] if len(sys.argv) > 3 else "0.01")
+        gateway(*sys.argv[1:])
