@@ -21,10 +21,14 @@ class InvalidInput(HeadraceError):
     """
 
     def __init__(self, message: str, *, field: str | None = None, code: str | None = None) -> None:
-        super().__init__(message)
+        super().__init__(f"{field}: {message}" if field else message)
         self.message = message
         self.field = field
         self.code = code
+
+    def renamed(self, field: str) -> InvalidInput:
+        """The same error under the name that the caller of the caller gave the field."""
+        return InvalidInput(self.message, field=field, code=self.code)
 
 
 class CheckpointError(HeadraceError):

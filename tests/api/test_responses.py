@@ -92,7 +92,10 @@ def test_chat_chunks_in_the_official_types():
 
 def test_completions_in_the_official_types():
     logprobs = responses.completion_logprobs(
-        ["Hé", "llo", "llo"], [None, -1.0, -math.inf], [None, [("llo", -1.0), ("x", -2.0), ("llo", -3.0)], []], [4, 6, 9]
+        ["Hé", "llo", "llo"],
+        [None, -1.0, -math.inf],
+        [None, [("llo", -1.0), ("x", -2.0), ("llo", -3.0)], []],
+        [4, 6, 9],
     )
     assert logprobs.text_offset == [4, 6, 9]
     assert logprobs.token_logprobs == [None, -1.0, -9999.0]

@@ -1,7 +1,6 @@
 import json
 
 import pytest
-import torch
 from tiny_folder import save_tiny
 from typer.testing import CliRunner
 
@@ -9,14 +8,6 @@ from headrace.bench.engine import KEYS, Bench, bench_engine, measure
 from headrace.cli.app import app
 from headrace.errors import CheckpointError, EngineError, InvalidInput
 from headrace.fleet.assembly import EngineOptions, build_engine
-
-
-@pytest.fixture(scope="package", autouse=True)
-def _one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +54,7 @@ def test_an_engine_that_fails_is_not_measured(bench, monkeypatch):
     def broken(slot, logits, position):
         raise ValueError("broken")
 
-    monkeypatch.setattr(bench.engine.executor._inner.slots, "draw", broken)
+    monkeypatch.setattr(bench.engine.executor.slots, "draw", broken)
     with pytest.raises(EngineError, match="broken"):
         bench.run(1, 4, 2)
 

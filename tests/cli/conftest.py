@@ -6,19 +6,10 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-import torch
 from tiny_folder import save_tiny
 from typer.testing import CliRunner
 
 from headrace.cli.app import app
-
-
-@pytest.fixture(scope="package", autouse=True)
-def _one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="session")

@@ -1,19 +1,9 @@
 """A tiny model, once for the folder."""
 
 import pytest
-import torch
 from tiny_folder import save_tiny
 
 from headrace import LLM
-
-
-@pytest.fixture(scope="package", autouse=True)
-def _one_thread():
-    """Tiny matrices on several threads are all barriers, which a busy machine makes very slow."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
+from tiny import make
 
 from headrace.errors import CheckpointError
 from headrace.models.checkpoint import open_checkpoint
@@ -28,14 +29,14 @@ Q_PROJ = "model.layers.1.self_attn.q_proj.weight"
 @pytest.fixture
 def folder(tmp_path):
     path = tmp_path / "model"
-    oracles.make("llama2").save_pretrained(path)
+    make("llama2").save_pretrained(path)
     return path
 
 
 @pytest.fixture
 def sharded(tmp_path):
     path = tmp_path / "sharded"
-    oracles.make("llama2").save_pretrained(path, max_shard_size="100KB")
+    make("llama2").save_pretrained(path, max_shard_size="100KB")
     return path
 
 
@@ -98,7 +99,7 @@ def test_generation_config_decides_the_end_tokens(folder):
 
 
 def test_gguf_tokenizer_source(tmp_path):
-    oracles.write_gguf(oracles.make("llama2"), tmp_path / "m.gguf")
+    oracles.write_gguf(make("llama2"), tmp_path / "m.gguf")
     source = open_checkpoint(tmp_path).tokenizer  # a folder that holds one GGUF file is that file
     assert source.folder is None
     assert source.gguf["tokenizer.ggml.tokens"][:2] == ["t0", "t1"]
@@ -147,7 +148,7 @@ def test_a_config_that_does_not_fit_the_tensors(key, value, tensor, folder):
 
 
 def test_gguf_tensors_that_do_not_fit_are_named(tmp_path):
-    model = oracles.make("qwen3")
+    model = make("qwen3")
     model.model.layers[1].self_attn.q_norm = torch.nn.Identity()
     oracles.write_gguf(model, tmp_path / "m.gguf")
     with pytest.raises(CheckpointError, match=r"m\.gguf, tensor 'model.layers.1.self_attn.q_norm.weight': .* missing"):
@@ -156,7 +157,7 @@ def test_gguf_tensors_that_do_not_fit_are_named(tmp_path):
     def extra(writer):
         writer.add_tensor("blk.0.ssm_in.weight", np.zeros((2, 2), np.float32))
 
-    oracles.write_gguf(oracles.make("qwen3"), tmp_path / "m.gguf", extra=extra)
+    oracles.write_gguf(make("qwen3"), tmp_path / "m.gguf", extra=extra)
     with pytest.raises(CheckpointError, match=r"m\.gguf, tensor 'blk.0.ssm_in.weight': .* no place"):
         load_model(open_checkpoint(tmp_path / "m.gguf"))
 
@@ -167,7 +168,7 @@ def test_rotary_tables_of_old_converters_are_ignored(folder):
 
 
 def test_a_tied_model_may_repeat_its_embedding_only(tmp_path):
-    oracles.make("smollm2").save_pretrained(tmp_path)
+    make("smollm2").save_pretrained(tmp_path)
     rewrite(tmp_path, lambda t: t.update({"lm_head.weight": t["model.embed_tokens.weight"].clone()}))
     assert load_model(open_checkpoint(tmp_path)).lm_head is None
     rewrite(tmp_path, lambda t: t["lm_head.weight"].mul_(2))
@@ -176,7 +177,7 @@ def test_a_tied_model_may_repeat_its_embedding_only(tmp_path):
 
 
 def test_unknown_tensor_names_are_errors(folder, tmp_path):
-    oracles.write_gguf(oracles.make("llama2"), tmp_path / "m.gguf")
+    oracles.write_gguf(make("llama2"), tmp_path / "m.gguf")
     for checkpoint in (open_checkpoint(folder), open_checkpoint(tmp_path / "m.gguf")):
         for method in (checkpoint.read, checkpoint.shape):
             with pytest.raises(CheckpointError, match="holds no such tensor"):

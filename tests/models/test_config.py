@@ -9,22 +9,22 @@ import subprocess
 import sys
 from pathlib import Path
 
-import oracles
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiny import CONFIGS
 
 from headrace.errors import CheckpointError
 from headrace.models.config import LlamaConfig, RopeConfig, parse_llama
 from headrace.models.families import FAMILIES, family_of
 
-GOOD = json.loads(oracles.CONFIGS["llama3"]().to_json_string(use_diff=False))
+GOOD = json.loads(CONFIGS["llama3"]().to_json_string(use_diff=False))
 
 
-@pytest.mark.parametrize("name", oracles.CONFIGS)
+@pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.parametrize("use_diff", [True, False])
 def test_transformers_configs_are_read(name, use_diff):
-    theirs = oracles.CONFIGS[name]()
+    theirs = CONFIGS[name]()
     config = json.loads(theirs.to_json_string(use_diff=use_diff))
     if use_diff and theirs.num_key_value_heads != theirs.num_attention_heads:
         config.setdefault("num_key_value_heads", theirs.num_key_value_heads)

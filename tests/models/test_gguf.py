@@ -14,6 +14,7 @@ import pytest
 from gguf.constants import GGML_QUANT_SIZES
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiny import make
 
 from headrace.errors import CheckpointError
 from headrace.models.checkpoint import open_checkpoint
@@ -102,7 +103,7 @@ def all_kinds_of_metadata(writer):
 
 def test_metadata_equals_the_packages_reader(tmp_path):
     path = tmp_path / "m.gguf"
-    oracles.write_gguf(oracles.make("qwen3"), path, extra=all_kinds_of_metadata)
+    oracles.write_gguf(make("qwen3"), path, extra=all_kinds_of_metadata)
     file = GGUFFile(path)
     reader = gguf.GGUFReader(path)
     theirs = {
@@ -119,7 +120,7 @@ def test_metadata_equals_the_packages_reader(tmp_path):
 
 def test_unaligned_and_custom_alignment(tmp_path):
     path = tmp_path / "m.gguf"
-    oracles.write_gguf(oracles.make("llama2"), path, extra=lambda w: w.add_custom_alignment(256))
+    oracles.write_gguf(make("llama2"), path, extra=lambda w: w.add_custom_alignment(256))
     assert GGUFFile(path).data_begin % 256 == 0
     assert all(t.begin % 256 == 0 for t in GGUFFile(path).tensors.values())
     load_model(open_checkpoint(path))
@@ -201,7 +202,7 @@ def test_damaged_files_are_named(data, message, tmp_path):
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
     path = tmp_path_factory.mktemp("gguf") / "small.gguf"
-    model = oracles.make("llama2", num_hidden_layers=1)
+    model = make("llama2", num_hidden_layers=1)
     oracles.write_gguf(model, path, gguf.GGMLQuantizationType.Q4_0, np.ones(8), all_kinds_of_metadata)
     return path
 

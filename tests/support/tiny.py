@@ -1,13 +1,15 @@
-"""Small random models of each family, from Transformers, in its own file format."""
+"""Small random models of every variant, from Transformers."""
+
+from typing import Any
 
 import torch
 import transformers
 
-COMMON = {
+COMMON: dict[str, Any] = {
     "vocab_size": 256,
     "hidden_size": 64,
     "intermediate_size": 128,
-    "num_hidden_layers": 4,
+    "num_hidden_layers": 3,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "max_position_embeddings": 512,
@@ -15,7 +17,6 @@ COMMON = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
-
 LLAMA3_ROPE = {
     "rope_type": "llama3",
     "rope_theta": 10000.0,
@@ -24,21 +25,31 @@ LLAMA3_ROPE = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
+LINEAR_ROPE = {"rope_type": "linear", "rope_theta": 5000.0, "factor": 4.0}
 
-CONFIGS = {
-    "llama3": lambda: transformers.LlamaConfig(**COMMON, head_dim=16, rope_parameters=LLAMA3_ROPE),
-    "qwen3": lambda: transformers.Qwen3Config(**COMMON, head_dim=32),
+CONFIGS: dict[str, Any] = {
+    "llama2": lambda: transformers.LlamaConfig(**COMMON),
+    "llama_linear": lambda: transformers.LlamaConfig(**COMMON, rope_parameters=dict(LINEAR_ROPE)),
+    "llama3": lambda: transformers.LlamaConfig(**COMMON, head_dim=16, rope_parameters=dict(LLAMA3_ROPE)),
+    "llama_biased": lambda: transformers.LlamaConfig(**COMMON, attention_bias=True, mlp_bias=True),
+    "smollm2": lambda: transformers.LlamaConfig(**COMMON, tie_word_embeddings=True),
+    "mistral": lambda: transformers.MistralConfig(**COMMON, head_dim=32, sliding_window=None),
+    "qwen2": lambda: transformers.Qwen2Config(**COMMON),
+    "qwen3": lambda: transformers.Qwen3Config(**COMMON, head_dim=32, tie_word_embeddings=True),
 }
 
 
-def make(name, seed=0):
-    """A float32 model with repeatable random weights, wide enough that a wrong token shows."""
+def make(name: str, seed: int = 0, **changes: Any) -> Any:
+    """A float32 Transformers model with repeatable weights, wide enough that a mistake shows in the logits."""
+    config = CONFIGS[name]()
+    for key, value in changes.items():
+        setattr(config, key, value)
     torch.manual_seed(seed)
-    model = transformers.AutoModelForCausalLM.from_config(CONFIGS[name](), dtype=torch.float32).eval()
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="sdpa")
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() >= 2:
                 parameter.normal_(0, parameter.shape[-1] ** -0.5)
-            else:  # norm weights at their default of one would hide that they are not applied
+            else:
                 parameter.add_(torch.randn_like(parameter) * 0.1)
-    return model
+    return model.eval()

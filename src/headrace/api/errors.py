@@ -187,5 +187,4 @@ def unavailable(message: str, *, retry_after_s: float | None = None, code: str =
 
 def from_invalid_input(error: InvalidInput) -> ApiError:
     """The 400 for a value that text or engine refused; ``field`` becomes ``param``."""
-    message = f"{error.field}: {error.message}" if error.field else error.message
-    return ApiError(400, message, param=error.field, code=error.code or "invalid_value")
+    return ApiError(400, str(error), param=error.field, code=error.code or "invalid_value")

@@ -21,7 +21,6 @@ from headrace.errors import EngineError, InvalidInput
 from headrace.fleet.assembly import EngineOptions, build_engine
 from headrace.models.checkpoint import open_checkpoint
 from headrace.models.families import load_spec
-from headrace.runtime.batch import Batch, Executor, StepOutput, Ticket
 from headrace.runtime.state_layout import PAGE_TOKENS, state_layout
 
 PREFILL = {f"prefill_{n}": n for n in (128, 512, 2048)}
@@ -52,34 +51,6 @@ class EngineRates(msgspec.Struct, frozen=True):
     skipped: dict[str, str]
 
 
-class MeteredExecutor:
-    """An executor that notes the time spent in it.
-
-    Args:
-        inner: The executor that runs the batches.
-    """
-
-    def __init__(self, inner: Executor) -> None:
-        self._inner = inner
-        self.seconds = 0.0
-
-    def submit(self, batch: Batch) -> Ticket:
-        """As the executor's own."""
-        begin = time.perf_counter()
-        try:
-            return self._inner.submit(batch)
-        finally:
-            self.seconds += time.perf_counter() - begin
-
-    def collect(self, ticket: Ticket) -> StepOutput:
-        """As the executor's own."""
-        begin = time.perf_counter()
-        try:
-            return self._inner.collect(ticket)
-        finally:
-            self.seconds += time.perf_counter() - begin
-
-
 @dataclass(slots=True)
 class Bench:
     """An engine under measurement.
@@ -95,12 +66,7 @@ class Bench:
     info: ReplicaInfo
     random: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
     outside: float = 0.0
-    _meter: MeteredExecutor = field(init=False)
     _next: int = 0
-
-    def __post_init__(self) -> None:
-        self._meter = MeteredExecutor(self.engine.executor)
-        self.engine.executor = self._meter
 
     def run(self, batch: int, prompt_tokens: int, new_tokens: int) -> float:
         """Seconds that ``batch`` random prompts take, to so many drawn tokens each.
@@ -113,8 +79,7 @@ class Bench:
         prompts = self.random.integers(low, self.info.vocab_size, (batch, prompt_tokens)).astype("<i4")
         requests = [Generate(self._next + i, prompt.tobytes(), params) for i, prompt in enumerate(prompts)]
         self._next += batch
-        drawn = 0
-        self._meter.seconds = 0.0
+        drawn, inside = 0, 0.0
         begin = time.perf_counter()
         for request in requests:
             _check(self.engine.add(request))
@@ -122,10 +87,11 @@ class Bench:
             deltas = self.engine.step()
             _check(deltas)
             drawn += sum(len(delta.tokens) for delta in deltas)
+            inside += self.engine.stats().forward_seconds
         seconds = time.perf_counter() - begin
         if drawn != batch * new_tokens:
             raise EngineError(f"the engine drew {drawn} tokens where {batch * new_tokens} were asked for")
-        self.outside = 1 - self._meter.seconds / seconds
+        self.outside = 1 - inside / seconds
         return seconds
 
     def best(self, repeat: int, batch: int, prompt_tokens: int, new_tokens: int) -> tuple[float, float]:

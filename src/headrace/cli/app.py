@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from headrace import __version__
-from headrace.errors import HeadraceError, InvalidInput
+from headrace.errors import HeadraceError
 
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
@@ -77,10 +77,8 @@ def load_verb(name: str) -> Any:
 
 
 def describe(error: HeadraceError) -> str:
-    """An error in one line, with the field that it is about."""
-    text = " ".join(str(error).split())
-    field = error.field if isinstance(error, InvalidInput) else None
-    return text if field is None or text.startswith(field) else f"{field}: {text}"
+    """An error in one line."""
+    return " ".join(str(error).split())
 
 
 def _show_version(wanted: bool) -> None:

@@ -90,7 +90,6 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
     """The replica cannot start, and starting it again would not help: a bad file or a bad option."""
 
     message: str
-    field: str | None = None
 
 
 class EngineStats(msgspec.Struct, frozen=True):

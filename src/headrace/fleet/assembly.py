@@ -82,6 +82,9 @@ def build_engine(
         CheckpointError: The file cannot be used.
         InvalidInput: The KV memory or the context is too small or too large.
     """
+    # PyTorch's threads wait for each other by spinning. Where another process wants the cores too, that costs most of
+    # the speed; sleeping costs little where none does. The setting is read when PyTorch is loaded.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     # Imported late: PyTorch takes a second, and whoever only asks for help should not wait for it.
     from headrace.models.llama import load_model
     from headrace.runtime.eager import EagerExecutor, set_threads, torch_dtype

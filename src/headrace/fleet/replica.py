@@ -169,7 +169,7 @@ def main(down_endpoint: str, up_endpoint: str, options: EngineOptions, parent: i
         tokenizer = load_tokenizer(open_checkpoint(options.path).tokenizer)
         engine, info = build_engine(options, stop_constraint_factory(tokenizer))
     except (CheckpointError, InvalidInput) as error:
-        up.send(Failed(str(error), getattr(error, "field", None)))
+        up.send(Failed(str(error)))
         up.close()
         return EXIT_FAILED
     replica = Replica(engine, Pipe(context, zmq.PULL, down_endpoint), up, heart, check=options.debug)

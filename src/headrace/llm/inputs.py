@@ -115,7 +115,7 @@ class JobMaker:
         try:
             return chat_prompt(self._tokenizer, messages, **template)
         except InvalidInput as error:
-            raise _named(error, field + (error.field or "").removeprefix("messages")) from None
+            raise error.renamed(field + (error.field or "").removeprefix("messages")) from None
 
     def _prompt(self, value: PromptInput, field: str) -> Prompt:
         text: Any = value if isinstance(value, str) else None
@@ -124,7 +124,7 @@ class JobMaker:
             unknown = [key for key in value if key not in _PROMPT_KEYS]
             if unknown or not value:
                 what = f"has an unknown key {unknown[0]!r}" if unknown else "is empty"
-                raise _invalid(f"the dictionary {what}; it holds 'prompt' or 'prompt_token_ids'", field)
+                raise InvalidInput(f"the dictionary {what}; it holds 'prompt' or 'prompt_token_ids'", field=field)
             text, tokens = value.get("prompt"), value.get("prompt_token_ids")
             field = f"{field}.{'prompt' if tokens is None else 'prompt_token_ids'}"
         try:
@@ -134,7 +134,7 @@ class JobMaker:
                 raise InvalidInput("must be a list of token ids", field=field)
             made = token_prompt(self._tokenizer, tokens, field=field, vocab_size=self._info.vocab_size)
         except InvalidInput as error:
-            raise _named(error, error.field or field) from None
+            raise error.renamed(error.field or field) from None
         return Prompt(made.tokens, text if isinstance(text, str) else None)
 
     def _check(self, prompt: Prompt, params: SamplingParams, field: str, params_field: str) -> None:
@@ -142,12 +142,12 @@ class JobMaker:
         try:
             params.check_vocabulary(info.vocab_size)
         except InvalidInput as error:
-            raise _named(error, f"{params_field}.{error.field}") from None
+            raise error.renamed(f"{params_field}.{error.field}") from None
         tokens = np.asarray(prompt.tokens, np.int32)
         try:
             check_request(tokens, params, vocab_size=info.vocab_size, context_length=info.context_length, field=field)
         except InvalidInput as error:
-            raise _named(error, error.field or field) from None
+            raise error.renamed(error.field or field) from None
 
 
 def _split(value: Any, field: str, is_one: Callable[[Any], bool], wanted: str) -> list[tuple[str, Any]]:
@@ -155,7 +155,7 @@ def _split(value: Any, field: str, is_one: Callable[[Any], bool], wanted: str) -
     if is_one(value):
         return [(field, value)]
     if not isinstance(value, Sequence) or isinstance(value, bytes):
-        raise _invalid(f"must be {wanted}, or a list of such, got {type(value).__name__}", field)
+        raise InvalidInput(f"must be {wanted}, or a list of such, got {type(value).__name__}", field=field)
     return [(f"{field}[{i}]", one) for i, one in enumerate(value)]
 
 
@@ -179,16 +179,7 @@ def _params_for(
     if isinstance(params, SamplingParams):
         return [("sampling_params", params)] * count
     if not isinstance(params, Sequence) or not all(isinstance(one, SamplingParams) for one in params):
-        raise _invalid("must be a SamplingParams, or a list with one a prompt", "sampling_params")
+        raise InvalidInput("must be a SamplingParams, or a list with one a prompt", field="sampling_params")
     if len(params) != count:
-        raise _invalid(f"there are {len(params)} for {count} prompts", "sampling_params")
+        raise InvalidInput(f"there are {len(params)} for {count} prompts", field="sampling_params")
     return [(f"sampling_params[{i}]", one) for i, one in enumerate(params)]
-
-
-def _named(error: InvalidInput, field: str) -> InvalidInput:
-    """The same error with the field in its words too: in a list of prompts a message alone does not tell which."""
-    return InvalidInput(f"{field}: {error.message}", field=field, code=error.code)
-
-
-def _invalid(message: str, field: str) -> InvalidInput:
-    return InvalidInput(f"{field}: {message}", field=field)

@@ -70,7 +70,7 @@ class LLM:
         enable_prefix_caching: bool = True,
     ) -> None:
         if dtype not in ("float32", "bfloat16"):
-            raise InvalidInput(f"dtype: must be 'float32' or 'bfloat16', got {dtype!r:.80}", field="dtype")
+            raise InvalidInput(f"must be 'float32' or 'bfloat16', got {dtype!r:.80}", field="dtype")
         with pull_progress() as report:
             path = resolve(Path(model) if isinstance(model, os.PathLike) else model, report)
         self._tokenizer = load_tokenizer(open_checkpoint(path).tokenizer)
@@ -90,8 +90,7 @@ class LLM:
             with load_progress() as loaded:
                 engine, info = build_engine(options, stop_constraint_factory(self._tokenizer), loaded)
         except InvalidInput as error:
-            field = _OUR_NAMES.get(error.field or "", error.field)
-            raise InvalidInput(f"{field}: {error.message}", field=field, code=error.code) from None
+            raise error.renamed(_OUR_NAMES.get(error.field or "", error.field or "")) from None
         self.info: ReplicaInfo = info
         self._driver = EngineDriver(engine)
         self._jobs = JobMaker(self._tokenizer, info)
