@@ -185,7 +185,10 @@ class Replica:
         pause = FIRST_PAUSE
         while True:
             began = time.monotonic()
-            reason = await self._one_life()
+            try:
+                reason = await self._one_life()
+            except (OSError, zmq.ZMQError) as error:  # out of memory, processes or room for the sockets
+                reason = f"cannot be started: {error}"
             if self._stopping:
                 self._set(ReplicaState.STOPPED)
                 self._lose("the server ended before this request did")
@@ -218,6 +221,12 @@ class Replica:
             await asyncio.to_thread(process.wait, STOP_SECONDS)
         await _end(process)
 
+    def kill(self) -> None:
+        """End the process now."""
+        self._stopping = True
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+
     async def _one_life(self) -> str:
         """Start a process and follow it to its end; returns why it ended. The process is gone afterwards."""
         self._set(ReplicaState.STARTING)
@@ -230,10 +239,7 @@ class Replica:
                     socket.linger = 0
                     socket.bind(name)
                 self._down = down
-                try:
-                    self._process = self._launch(down_name, up_name)
-                except OSError as error:  # out of memory or processes: later there may be more
-                    return f"cannot be started: {error}"
+                self._process = self._launch(down_name, up_name)
                 self._last_sign, self._step_age = time.monotonic() + self._config.start_timeout, 0.0
                 reader = asyncio.create_task(self._read(up))
                 try:

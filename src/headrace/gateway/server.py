@@ -37,6 +37,9 @@ class _Server(uvicorn.Server):
         deadline = asyncio.create_task(self._end_drain())
         try:
             await super().shutdown(sockets)
+            if self.force_exit:  # uvicorn leaves the application as it is then
+                self._services.replica.kill()
+                await self.lifespan.shutdown()
         finally:
             deadline.cancel()
 
