@@ -129,7 +129,7 @@ class SamplingFields(Request, frozen=True, kw_only=True):
         Probability | None, Meta(description="Extension. Drop tokens less likely than min_p times the likeliest.")
     ] = None
     repetition_penalty: Annotated[
-        Annotated[float, Meta(gt=0.0, le=100.0)] | None,
+        Annotated[float, Meta(ge=0.01, le=100.0)] | None,
         Meta(description="Extension. Over prompt and output tokens (CTRL, arXiv:1909.05858). Default 1."),
     ] = None
     min_tokens: Annotated[

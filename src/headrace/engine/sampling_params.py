@@ -78,7 +78,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         _check_int("top_k", self.top_k, -1, 2**31 - 1)
         _check_float("top_p", self.top_p, 0.0, 1.0, open_low=True)
         _check_float("min_p", self.min_p, 0.0, 1.0)
-        _check_float("repetition_penalty", self.repetition_penalty, 0.0, 100.0, open_low=True)
+        # Logits are divided by it: a smaller one would make them infinite.
+        _check_float("repetition_penalty", self.repetition_penalty, 0.01, 100.0)
         _check_float("presence_penalty", self.presence_penalty, -100.0, 100.0)
         _check_float("frequency_penalty", self.frequency_penalty, -100.0, 100.0)
         if self.seed is not None:
@@ -97,10 +98,12 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         _check_token_ids("stop_token_ids", self.stop_token_ids)
 
     def check_vocabulary(self, vocab_size: int) -> None:
-        """Raise ``InvalidInput`` where a token id named here is not below ``vocab_size``."""
+        """Raise ``InvalidInput`` where a token id named here is not below ``vocab_size``, or too few can be drawn."""
         for i, token in enumerate(self.stop_token_ids):
             if token >= vocab_size:
                 raise InvalidInput(_outside(token, vocab_size), field=f"stop_token_ids[{i}]")
+        if self.min_tokens and len(set(self.stop_token_ids)) > vocab_size // 2:
+            raise InvalidInput("with min_tokens, at most half of the vocabulary may stop", field="stop_token_ids")
         for token in self.logit_bias:
             if token >= vocab_size:
                 raise InvalidInput(_outside(token, vocab_size), field=f"logit_bias.{token}")
