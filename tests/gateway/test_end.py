@@ -54,7 +54,7 @@ def test_sigterm_lets_streams_finish(ending):
     server = ending("--kv-memory", "32MiB", script=None)
     keep = httpx.Client(base_url=server.url)
     assert keep.get("/ready").status_code == 200
-    thread, events = read_later(server, max_tokens=20)
+    thread, events = read_later(server, max_tokens=12)
     replica = server.replica()
     server.process.send_signal(signal.SIGTERM)
     time.sleep(0.4)
@@ -62,7 +62,7 @@ def test_sigterm_lets_streams_finish(ending):
         httpx.get(f"{server.url}/ready")  # nobody listens for new connections
     thread.join(30)
     assert events[-1] == "[DONE]"
-    assert sum(bool(e["choices"]) for e in events[:-1]) == 20
+    assert sum(bool(e["choices"]) for e in events[:-1]) == 12
     assert server.process.wait(10) == 0
     assert not replica.is_running()
 

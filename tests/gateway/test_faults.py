@@ -32,9 +32,9 @@ async def _streams(server, at_tokens, strike):
 
         async def one(i):
             try:
-                stream = await client.chat.completions.create(
+                stream = await client.completions.create(
                     model=NAME,
-                    messages=[{"role": "user", "content": f"Count to {i + 1000}."}],
+                    prompt=[1000 + i] * 4,
                     max_tokens=1000,
                     stream=True,
                     extra_body={"ignore_eos": True},

@@ -33,7 +33,7 @@ def test_models(client):
 
 
 def test_chat_streamed_is_chat_whole(chat):
-    whole = chat(max_tokens=24, extra_body={"return_token_ids": True})
+    whole = chat(max_tokens=12, extra_body={"return_token_ids": True})
     (choice,) = whole.choices
     assert choice.message.role == "assistant"
     assert choice.message.content
@@ -43,7 +43,7 @@ def test_chat_streamed_is_chat_whole(chat):
     assert whole.usage.total_tokens == whole.usage.prompt_tokens + whole.usage.completion_tokens
 
     options = {"stream": True, "stream_options": {"include_usage": True}}
-    texts, ends, chunks = streamed_chat(chat(max_tokens=24, extra_body={"return_token_ids": True}, **options))
+    texts, ends, chunks = streamed_chat(chat(max_tokens=12, extra_body={"return_token_ids": True}, **options))
     assert texts == {0: choice.message.content}
     assert ends == {0: choice.finish_reason}
     assert {chunk.id for chunk in chunks} == {chunks[0].id}
@@ -110,13 +110,13 @@ def test_n_greedy_choices_are_equal_and_count_the_prompt_once(chat):
 
 
 def test_stop_string(chat):
-    free = chat(max_tokens=30).choices[0].message.content
+    free = chat(max_tokens=12).choices[0].message.content
     stop = free[10:13]
-    (choice,) = chat(max_tokens=30, stop=[stop, "never seen"]).choices
+    (choice,) = chat(max_tokens=12, stop=[stop, "never seen"]).choices
     assert choice.finish_reason == "stop"
     assert choice.stop_reason == stop
     assert choice.message.content == free[: free.index(stop)]
-    shown = chat(max_tokens=30, stop=stop, extra_body={"include_stop_str_in_output": True}).choices[0]
+    shown = chat(max_tokens=12, stop=stop, extra_body={"include_stop_str_in_output": True}).choices[0]
     assert shown.message.content == free[: free.index(stop)] + stop
 
 
@@ -141,7 +141,7 @@ def test_chat_logprobs(chat):
 
 
 def test_seed_does_not_depend_on_company(server, chat):
-    options = {"temperature": 1.0, "seed": 1234, "max_tokens": 16}
+    options = {"temperature": 1.0, "seed": 1234, "max_tokens": 8}
     alone = chat("Tell me a story.", **options).choices[0].message.content
 
     async def crowd():

@@ -40,11 +40,13 @@ def test_plain(stub):
 
 
 def test_slow_heads_are_cut_off(stub):
+    began, connections = time.monotonic(), []
     for data in (b"", b"GET /health HT", b"GET /health HTTP/1.1\r\nHost:"):
-        with socket.create_connection(("127.0.0.1", stub.port), timeout=5) as s:
-            began = time.monotonic()
-            s.sendall(data)
-            assert s.recv(100) == b""
+        connections.append(socket.create_connection(("127.0.0.1", stub.port), timeout=5))
+        connections[-1].sendall(data)
+    for connection in connections:
+        with connection:
+            assert connection.recv(100) == b""
             assert 0.5 < time.monotonic() - began < 3
 
 
@@ -111,8 +113,6 @@ def test_silence_is_broken_by_comments(stub):
     assert 3 <= len(comments) <= 6
     assert comments[-1] < min(i for i, line in enumerate(lines) if line.startswith("data:"))
     assert list(sse(lines))[-1] == "[DONE]"
-    texts = [chunk.choices[0].text for chunk in stub.client().completions.create(**body("silent"), stream=True)]
-    assert len(texts) == 4  # the official client skips comments
 
 
 def test_an_engine_error_fails_only_its_request(stub):

@@ -37,7 +37,7 @@ def joined(events, index=0):
 @pytest.fixture(scope="module")
 def free(server):
     """A greedy continuation, its tokens, and each token's text."""
-    answer = ask(server, prompt="The three primary colours are", max_tokens=24, **IDS)
+    answer = ask(server, prompt="The three primary colours are", max_tokens=14, **IDS)
     (choice,) = answer["choices"]
     pieces = [server.http.post("/detokenize", json={"tokens": [t]}).json()["prompt"] for t in choice["token_ids"]]
     assert "".join(pieces) == choice["text"]
@@ -74,7 +74,7 @@ def _whole_token(pieces):
 @pytest.mark.parametrize("kind", [_middle_of_a_token, _across_tokens, _whole_token])
 def test_stop_anywhere_in_a_token_loses_no_text(server, free, kind):
     stop, before = kind(free[1])
-    body = {"prompt": "The three primary colours are", "max_tokens": 24, "stop": [stop]}
+    body = {"prompt": "The three primary colours are", "max_tokens": 14, "stop": [stop]}
     (choice,) = ask(server, **body)["choices"]
     assert choice["text"] == before
     assert (choice["finish_reason"], choice["stop_reason"]) == ("stop", stop)
@@ -85,7 +85,7 @@ def test_stop_anywhere_in_a_token_loses_no_text(server, free, kind):
 
 def test_half_a_stop_string_at_the_end_is_text(server, free):
     text, _ = free
-    body = {"prompt": "The three primary colours are", "max_tokens": 24, "stop": text[-3:] + "never"}
+    body = {"prompt": "The three primary colours are", "max_tokens": 14, "stop": text[-3:] + "never"}
     assert ask(server, **body)["choices"][0]["text"] == text
     assert joined(stream(server, **body)) == text
 
@@ -108,7 +108,7 @@ def test_min_tokens_holds_stops_back(server, free, field):
     text, pieces = free
     first = server.http.post("/tokenize", json={"prompt": text}).json()["tokens"][0]
     stop = {"stop": [pieces[0].strip()[0]]} if field == "stop" else {"stop_token_ids": [first]}
-    body = {"prompt": "The three primary colours are", "max_tokens": 24, **stop}
+    body = {"prompt": "The three primary colours are", "max_tokens": 14, **stop}
     assert ask(server, **body)["usage"]["completion_tokens"] == 1
     assert ask(server, **body, min_tokens=5)["usage"]["completion_tokens"] >= 5
 
@@ -116,7 +116,7 @@ def test_min_tokens_holds_stops_back(server, free, field):
 def test_stop_token_is_counted_reported_and_not_shown(server, free):
     text, pieces = free
     tokens = server.http.post("/tokenize", json={"prompt": text}).json()["tokens"]
-    body = {"prompt": "The three primary colours are", "max_tokens": 24, "stop_token_ids": [tokens[4]], **IDS}
+    body = {"prompt": "The three primary colours are", "max_tokens": 14, "stop_token_ids": [tokens[4]], **IDS}
     (choice,) = ask(server, **body)["choices"]
     at = tokens.index(tokens[4])
     assert choice["text"] == "".join(pieces[:at])
@@ -169,8 +169,8 @@ def test_characters_of_several_tokens_are_never_broken(server):
         [[28, 29], [30, 31, 32]],
     ],
 )
-@pytest.mark.parametrize("n", [1, 2])
-def test_echo_with_logprobs_streamed_is_whole(server, prompt, n):
+def test_echo_with_logprobs_streamed_is_whole(server, prompt):
+    n = 1 if prompt == "Once upon a time" else 2
     body = {"prompt": prompt, "echo": True, "logprobs": 2, "max_tokens": 3, "n": n, "ignore_eos": True, **IDS}
     whole = ask(server, **body)
     events = stream(server, **body)
@@ -338,7 +338,7 @@ def test_a_salt_separates_tenants(server):
 
 def test_a_growing_chat_reuses_its_past(server):
     messages = [{"role": "user", "content": "Tell me about the history of bridges. " * 10}]
-    body = {"model": NAME, "max_tokens": 20, "temperature": 0, **IDS}
+    body = {"model": NAME, "max_tokens": 6, "temperature": 0, **IDS}
     first = server.http.post("/v1/chat/completions", json={**body, "messages": messages}).json()
     messages += [first["choices"][0]["message"], {"role": "user", "content": "Go on."}]
     messages[1].pop("refusal")
