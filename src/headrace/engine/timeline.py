@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
+
 import msgspec
 
 
@@ -49,6 +52,16 @@ class Durations(msgspec.Struct, frozen=True):
     time_to_first_token: float | None
     time_per_output_token: float | None
     end_to_end: float | None
+
+
+def merged(lines: Iterable[Timeline]) -> Timeline:
+    """The timeline of a request with several samples: the one with the earliest first token, to the latest last one."""
+    known = list(lines)
+    if not known:
+        return Timeline()
+    first = min(known, key=lambda line: line.first_token or math.inf)
+    last = max((line.last_token for line in known if line.last_token is not None), default=None)
+    return msgspec.structs.replace(first, last_token=last)
 
 
 def _between(start: float | None, end: float | None) -> float | None:

@@ -14,7 +14,8 @@ from starlette.responses import Response
 
 from headrace.api.responses import Timings, timings
 from headrace.engine.messages import Finish, PositionLogprobs
-from headrace.gateway.generation import Job, SampleDelta, timeline_of
+from headrace.engine.timeline import merged
+from headrace.gateway.generation import Job, SampleDelta
 from headrace.gateway.http import EventStream, json_response, until_disconnected
 from headrace.gateway.services import Services
 
@@ -90,7 +91,7 @@ class Answer:
         finishes = [sample.finish for sample in self.samples if sample.finish is not None]
         if not self.wants_timings or not finishes:
             return UNSET
-        line = timeline_of(finishes)
+        line = merged(finish.timeline for finish in finishes)
         longest = max(len(sample.tokens) for sample in self.samples)
         return timings(msgspec.structs.asdict(line.durations(longest)), msgspec.structs.asdict(line))
 
@@ -100,7 +101,7 @@ class Answer:
         fields: dict[str, object] = {"prompt_tokens": prompt, "output_tokens": output, "cached_tokens": cached}
         finishes = [sample.finish for sample in self.samples if sample.finish is not None]
         if finishes:
-            ttft = timeline_of(finishes).durations(output).time_to_first_token
+            ttft = merged(finish.timeline for finish in finishes).durations(output).time_to_first_token
             fields["ttft_seconds"] = None if ttft is None else round(ttft, 6)
             fields["finish"] = ",".join(sorted({finish.reason for finish in finishes}))
         return fields

@@ -15,7 +15,6 @@ import numpy as np
 from headrace.api.errors import ApiError, internal_error, overloaded, unavailable
 from headrace.engine.messages import Finish, Generate, PositionLogprobs, TokenDelta
 from headrace.engine.sampling_params import SamplingParams
-from headrace.engine.timeline import Timeline
 from headrace.engine.validation import check_request, check_room
 from headrace.gateway.config import GatewayConfig
 from headrace.gateway.metrics import Metrics
@@ -190,28 +189,19 @@ class _Sample:
 
     def __init__(self, tokenizer: Tokenizer, params: SamplingParams, choice: int) -> None:
         self._choice = choice
-        self._stream = MessageStream(
-            tokenizer,
-            skip_special_tokens=params.skip_special_tokens,
-            stop=params.stop,
-            min_tokens=params.min_tokens,
-            include_stop_str_in_output=params.include_stop_str_in_output,
-        )
+        self._stream = MessageStream.following(tokenizer, params)
         self.count = 0
         self.last_delta: float | None = None
 
     def push(self, delta: TokenDelta) -> SampleDelta:
         hidden = delta.finish.hidden_tokens if delta.finish is not None else 0
-        shown = delta.tokens[: len(delta.tokens) - hidden]
-        text = self._stream.push(shown).text
-        if delta.finish is not None:
-            text += self._stream.finish().text
+        text = self._stream.take(delta.tokens, hidden=hidden, last=delta.finish is not None)
         self.count += len(delta.tokens)
         return SampleDelta(
             choice=self._choice,
             text=text,
             tokens=delta.tokens,
-            logprobs=(delta.logprobs or [])[: len(shown)],
+            logprobs=(delta.logprobs or [])[: len(delta.tokens) - hidden],
             prompt_logprobs=delta.prompt_logprobs,
             cached_tokens=delta.cached_tokens,
             finish=delta.finish,
@@ -227,21 +217,4 @@ def _message(job: Job, routed: float) -> Generate:
         tokenized=job.tokenized,
         routed=routed,
         salt=job.salt,
-    )
-
-
-def timeline_of(finishes: list[Finish]) -> Timeline:
-    """The timeline of a request: its earliest first token, its latest last one."""
-    lines = [finish.timeline for finish in finishes]
-    first = min(lines, key=lambda line: line.first_token or float("inf"))
-    last = max(lines, key=lambda line: line.last_token or 0.0)
-    return Timeline(
-        received=first.received,
-        tokenized=first.tokenized,
-        routed=first.routed,
-        queued=first.queued,
-        first_scheduled=first.first_scheduled,
-        prefill_done=first.prefill_done,
-        first_token=first.first_token,
-        last_token=last.last_token,
     )

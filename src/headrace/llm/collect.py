@@ -5,7 +5,7 @@ from __future__ import annotations
 from headrace.engine import messages
 from headrace.engine.messages import Finish, TokenDelta
 from headrace.engine.sampling_params import SamplingParams
-from headrace.engine.timeline import Timeline
+from headrace.engine.timeline import merged
 from headrace.llm.inputs import Job
 from headrace.llm.outputs import CompletionDelta, CompletionOutput, Logprob, PositionLogprobs, RequestOutput
 from headrace.text.stream import MessageStream
@@ -54,7 +54,7 @@ class RequestCollector:
             outputs=[sample.output(index) for index, sample in enumerate(self._samples)],
             finished=True,
             num_cached_tokens=self._cached_tokens,
-            metrics=_timeline([s.finish for s in self._samples if s.finish is not None]),
+            metrics=merged(s.finish.timeline for s in self._samples if s.finish is not None),
         )
 
     def _position(self, entry: messages.PositionLogprobs) -> PositionLogprobs:
@@ -69,13 +69,7 @@ class _Sample:
     """One sample so far."""
 
     def __init__(self, tokenizer: Tokenizer, params: SamplingParams) -> None:
-        self._stream = MessageStream(
-            tokenizer,
-            skip_special_tokens=params.skip_special_tokens,
-            stop=params.stop,
-            min_tokens=params.min_tokens,
-            include_stop_str_in_output=params.include_stop_str_in_output,
-        )
+        self._stream = MessageStream.following(tokenizer, params)
         self._texts: list[str] = []
         self._tokens: list[int] = []
         self._logprobs: list[PositionLogprobs] | None = None if params.logprobs is None else []
@@ -83,11 +77,8 @@ class _Sample:
 
     def push(self, delta: TokenDelta, logprobs: list[PositionLogprobs] | None) -> CompletionDelta:
         finish = delta.finish
-        # A stop token ends the sample and is no part of its text.
-        shown = delta.tokens[: len(delta.tokens) - (finish.hidden_tokens if finish is not None else 0)]
-        text = self._stream.push(shown).text
-        if finish is not None:
-            text += self._stream.finish().text
+        hidden = finish.hidden_tokens if finish is not None else 0
+        text = self._stream.take(delta.tokens, hidden=hidden, last=finish is not None)
         self._texts.append(text)
         self._tokens += delta.tokens
         if self._logprobs is not None:
@@ -117,19 +108,3 @@ class _Sample:
             timings=finish.timeline.durations(len(self._tokens)),
             error=finish.message,
         )
-
-
-def _timeline(finishes: list[Finish]) -> Timeline:
-    """The stamps of the first sample, with the last token of the sample that ended last."""
-    if not finishes:
-        return Timeline()
-    first = finishes[0].timeline
-    return Timeline(
-        received=first.received,
-        tokenized=first.tokenized,
-        queued=first.queued,
-        first_scheduled=first.first_scheduled,
-        prefill_done=first.prefill_done,
-        first_token=first.first_token,
-        last_token=max((f.timeline.last_token for f in finishes if f.timeline.last_token is not None), default=None),
-    )

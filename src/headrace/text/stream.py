@@ -45,6 +45,10 @@ class StopSettings(Protocol):
     def skip_special_tokens(self) -> bool:
         """Leave control tokens out of the text."""
 
+    @property
+    def include_stop_str_in_output(self) -> bool:
+        """Show the stop string too."""
+
 
 class _TextEnd:
     """Detokenizer and stop matcher in step, a token at a time."""
@@ -85,6 +89,28 @@ class MessageStream:
         self._end = _TextEnd(tokenizer, stop, min_tokens, skip_special_tokens, include_stop_str_in_output)
         self._watches = any(stop)
         self._stopped = False
+
+    @classmethod
+    def following(cls, tokenizer: Tokenizer, settings: StopSettings) -> MessageStream:
+        """The stream of a sample with a request's settings."""
+        return cls(
+            tokenizer,
+            skip_special_tokens=settings.skip_special_tokens,
+            stop=settings.stop,
+            min_tokens=settings.min_tokens,
+            include_stop_str_in_output=settings.include_stop_str_in_output,
+        )
+
+    def take(self, tokens: Tokens, *, hidden: int = 0, last: bool = False) -> str:
+        """The text that a step adds.
+
+        Args:
+            tokens: The step's tokens.
+            hidden: How many of them, at the end, are no part of the text.
+            last: The sample ended: what was held back comes too.
+        """
+        text = self.push(tokens[: len(tokens) - hidden]).text
+        return text + self.finish().text if last else text
 
     def push(self, tokens: Tokens) -> MessageDelta:
         """Take the next tokens (ids); tokens after the one that completed a stop string add nothing."""
