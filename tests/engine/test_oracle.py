@@ -8,7 +8,7 @@ from engines import assert_matches_reference, engine_for, record_logits, referen
 from tiny import make
 
 from headrace.engine.sampling_params import SamplingParams
-from headrace.models.checkpoint import open_checkpoint
+from headrace.models.opening import open_checkpoint
 from headrace.text.prompt import chat_prompt
 from headrace.text.tokenizer import load_tokenizer
 

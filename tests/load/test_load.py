@@ -18,7 +18,7 @@ from engines import engine_for, request, run
 from servers import NAME, running
 
 from headrace.engine.sampling_params import SamplingParams
-from headrace.models.checkpoint import open_checkpoint
+from headrace.models.opening import open_checkpoint
 from headrace.text.tokenizer import load_tokenizer
 
 CLIENTS = 64

@@ -18,9 +18,9 @@ from safetensors.torch import load_file, save_file
 from tiny import make
 
 from headrace.errors import CheckpointError
-from headrace.models.checkpoint import open_checkpoint
 from headrace.models.families import load_spec
 from headrace.models.llama import load_model
+from headrace.models.opening import open_checkpoint
 from headrace.models.safetensors_folder import SafetensorsFile
 
 Q_PROJ = "model.layers.1.self_attn.q_proj.weight"

@@ -192,7 +192,7 @@ def test_opening_and_describing_a_model_needs_no_pytorch():
     code = """
 import sys
 from headrace.models import config, families, gguf_checkpoint, hub, safetensors_folder
-from headrace.models.checkpoint import open_checkpoint
+from headrace.models.opening import open_checkpoint
 families.load_spec(open_checkpoint(sys.argv[1]), "m").parameters
 assert "torch" not in sys.modules
 """

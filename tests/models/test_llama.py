@@ -12,9 +12,9 @@ import torch
 import transformers
 from tiny import CONFIGS, LINEAR_ROPE, LLAMA3_ROPE, make
 
-from headrace.models.checkpoint import open_checkpoint
 from headrace.models.families import load_spec
 from headrace.models.llama import load_model
+from headrace.models.opening import open_checkpoint
 
 Q = gguf.GGMLQuantizationType
 TOKENS = np.random.default_rng(1).integers(3, 256, 200).tolist()

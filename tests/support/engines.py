@@ -15,8 +15,8 @@ GREEDY = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True)
 def engine_for(path, *, pages=None, constraint_for=lambda params: None, **options):
     """An engine in debug mode; ``pages`` sizes its KV memory."""
     if pages is not None:
-        from headrace.models.checkpoint import open_checkpoint
         from headrace.models.families import load_spec
+        from headrace.models.opening import open_checkpoint
         from headrace.runtime.state_layout import state_layout
 
         options["kv_memory"] = pages * state_layout(load_spec(open_checkpoint(path), "m"), 4).page_bytes

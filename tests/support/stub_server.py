@@ -103,7 +103,7 @@ def gateway(port, model, step_seconds="0.01", drain_seconds="30"):
     from headrace.gateway.config import GatewayConfig
     from headrace.gateway.server import serve
     from headrace.logs import set_up_logs
-    from headrace.models.checkpoint import open_checkpoint
+    from headrace.models.opening import open_checkpoint
     from headrace.text.tokenizer import load_tokenizer
 
     set_up_logs("json")

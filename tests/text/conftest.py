@@ -96,7 +96,7 @@ def sentencepiece(sentencepiece_metadata: dict[str, Any]) -> OurTokenizer:
 
 @pytest.fixture(scope="session")
 def smollm2_tokenizer(smollm2: Path) -> OurTokenizer:
-    from headrace.models.checkpoint import open_checkpoint
+    from headrace.models.opening import open_checkpoint
 
     return load_tokenizer(open_checkpoint(smollm2).tokenizer)
 

@@ -14,7 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import CheckpointError, InvalidInput
-from headrace.models.checkpoint import TokenizerSource, open_checkpoint
+from headrace.models.checkpoint import TokenizerSource
+from headrace.models.opening import open_checkpoint
 from headrace.text import Tokenizer, load_tokenizer
 
 quick = settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))

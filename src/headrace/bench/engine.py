@@ -19,8 +19,8 @@ from headrace.engine.messages import Generate, ReplicaInfo, TokenDelta
 from headrace.engine.sampling_params import SamplingParams
 from headrace.errors import EngineError, InvalidInput
 from headrace.fleet.assembly import EngineOptions, build_engine
-from headrace.models.checkpoint import open_checkpoint
 from headrace.models.families import load_spec
+from headrace.models.opening import open_checkpoint
 from headrace.runtime.state_layout import PAGE_TOKENS, state_layout
 
 PREFILL = {f"prefill_{n}": n for n in (128, 512, 2048)}

@@ -15,8 +15,8 @@ from headrace.engine.messages import ReplicaInfo
 from headrace.engine.scheduler import SchedulerLimits
 from headrace.errors import InvalidInput
 from headrace.memory.kv_memory import KvMemory
-from headrace.models.checkpoint import open_checkpoint
 from headrace.models.families import load_spec
+from headrace.models.opening import open_checkpoint
 
 MiB = 1 << 20
 DEFAULT_KV_SHARE = 0.25  # of the memory that is free once the weights are loaded

@@ -37,7 +37,7 @@ from headrace.engine.report import pack
 from headrace.errors import CheckpointError, InvalidInput
 from headrace.fleet.assembly import EngineOptions, build_engine
 from headrace.logs import set_up_logs
-from headrace.models.checkpoint import open_checkpoint
+from headrace.models.opening import open_checkpoint
 from headrace.text.stream import stop_constraint_factory
 from headrace.text.tokenizer import load_tokenizer
 

@@ -16,8 +16,8 @@ from headrace.llm.driver import EngineDriver
 from headrace.llm.inputs import Job, JobMaker, Message, PromptInput
 from headrace.llm.outputs import CompletionDelta, GenerationError, RequestOutput
 from headrace.llm.progress import load_progress, prompt_progress, pull_progress
-from headrace.models.checkpoint import open_checkpoint
 from headrace.models.hub import resolve
+from headrace.models.opening import open_checkpoint
 from headrace.text.stream import stop_constraint_factory
 from headrace.text.tokenizer import Tokenizer, load_tokenizer
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from headrace.errors import HeadraceError, InvalidInput
 from headrace.models import pip_client
-from headrace.models.checkpoint import PICKLED
+from headrace.models.opening import PICKLED
 
 # Called with (what is being done, bytes so far, bytes in all or 0 if unknown).
 Progress = Callable[[str, int, int], None]
