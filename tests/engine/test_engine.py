@@ -345,9 +345,9 @@ class Requests(RuleBasedStateMachine):
         return self.memo[key]
 
 
-def test_anything_in_any_order(folder, pytestconfig):
-    many = pytestconfig.getoption("markexpr") == "bars"
+@pytest.mark.parametrize("examples", [20, pytest.param(400, marks=pytest.mark.bars)])
+def test_anything_in_any_order(folder, examples):
     machine = type("Machine", (Requests,), {"folder": folder, "calm": engine_for(folder), "memo": {}})
     case = machine.TestCase()
-    case.settings = settings(max_examples=200 if many else 20, stateful_step_count=25, deadline=None)
+    case.settings = settings(max_examples=examples, stateful_step_count=25, deadline=None)
     case.runTest()
