@@ -38,9 +38,7 @@ class ChatRequest(SamplingFields, frozen=True, kw_only=True):
             examples=[[{"role": "user", "content": "Name three rivers."}]],
         ),
     ]
-    max_completion_tokens: Annotated[
-        Count | None, Meta(description="At most this many output tokens; by default what the context leaves.")
-    ] = None
+    max_completion_tokens: Annotated[Count | None, Meta(description="OpenAI's newer name of max_tokens.")] = None
     logprobs: Annotated[bool | None, Meta(description="Return the log probability of each output token.")] = None
     top_logprobs: Annotated[
         Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None,
@@ -78,21 +76,21 @@ class ChatRequest(SamplingFields, frozen=True, kw_only=True):
     )
 
     tools: Annotated[Any, refused([None, []], _NO_TOOLS + "leave tools out or send [].")] = None
-    tool_choice: Annotated[Any, refused([None, "none", "auto"], _NO_TOOLS + "tool_choice may be 'none' or 'auto'.")] = (
+    tool_choice: Annotated[Any, refused([None, "none", "auto"], _NO_TOOLS + 'tool_choice may be "none" or "auto".')] = (
         None
     )
     functions: Annotated[Any, refused([None, []], _NO_TOOLS + "leave functions out or send [].")] = None
     function_call: Annotated[
-        Any, refused([None, "none", "auto"], _NO_TOOLS + "function_call may be 'none' or 'auto'.")
+        Any, refused([None, "none", "auto"], _NO_TOOLS + 'function_call may be "none" or "auto".')
     ] = None
     response_format: Annotated[
         Any,
         refused(
             [None, {"type": "text"}],
-            "Constrained output is not supported yet: response_format may be {'type': 'text'}.",
+            'Constrained output is not supported yet: response_format may be {"type": "text"}.',
         ),
     ] = None
-    modalities: Annotated[Any, refused([None, ["text"]], "Answers are text: modalities may be ['text'].")] = None
+    modalities: Annotated[Any, refused([None, ["text"]], 'Answers are text: modalities may be ["text"].')] = None
     audio: Annotated[Any, refused([None], "Answers are text: leave audio out.")] = None
     moderation: Annotated[Any, refused([None], "There is no moderation model here: leave moderation out.")] = None
     web_search_options: Annotated[
@@ -107,7 +105,7 @@ class ChatRequest(SamplingFields, frozen=True, kw_only=True):
         ),
     ] = None
     verbosity: Annotated[
-        Any, refused([None, "medium"], "Verbosity cannot be set: leave verbosity out or send 'medium'.")
+        Any, refused([None, "medium"], 'Verbosity cannot be set: leave verbosity out or send "medium".')
     ] = None
 
     def sampling(self) -> dict[str, Any]:

@@ -54,7 +54,7 @@ class CompletionRequest(SamplingFields, frozen=True, kw_only=True):
         Meta(description="Choosing among more candidates than are returned is not supported: null, or equal to n."),
     ] = None
     suffix: Annotated[
-        Any, refused([None, ""], "Filling in the middle is not supported: leave suffix out or send ''.")
+        Any, refused([None, ""], 'Filling in the middle is not supported: leave suffix out or send "".')
     ] = None
 
     def prompts(self) -> list[str | list[int]]:

@@ -114,7 +114,10 @@ class SamplingFields(Request, frozen=True, kw_only=True):
         NonEmpty | Annotated[list[NonEmpty], Meta(max_length=MAX_STOP_STRINGS)] | None,
         Meta(description="A string, or up to 16, at which the answer ends; it is not returned."),
     ] = None
-    max_tokens: Annotated[Count | None, Meta(description="At most this many output tokens.")] = None
+    max_tokens: Annotated[
+        Count | None,
+        Meta(description="At most this many output tokens. Default: of a text 16, of a chat what the context leaves."),
+    ] = None
     stream: Annotated[bool | None, Meta(description="Send the answer piece by piece, as server-sent events.")] = None
     stream_options: Annotated[
         StreamOptions | None, Meta(description="Only with stream true.", examples=[{"include_usage": True}])

@@ -40,7 +40,7 @@ def openapi_document(served: Served | None = None) -> dict[str, Any]:
         served: What is served, for narrower schemas (names of models, vocabulary, context).
     """
     served = served or Served()
-    paths = {**_model_paths(), **_generation_paths(served), **_token_paths(), **_watch_paths()}
+    paths = {**_generation_paths(served), **_token_paths(), **_model_paths(), **_watch_paths()}
     for path, methods in paths.items():
         for operation in methods.values():
             if served.auth and path not in OPEN_ROUTES:
