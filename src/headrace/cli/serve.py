@@ -76,6 +76,9 @@ def serve(
         float, typer.Option(min=0, help="Seconds that running requests get when the server is ended.")
     ] = 30.0,
     log_format: Annotated[LogFormat, typer.Option(help="Style of the log on standard error.")] = LogFormat.text,
+    step_log: Annotated[
+        Path | None, typer.Option(dir_okay=False, help="Append each step to this file, a trace for ui.perfetto.dev.")
+    ] = None,
     debug: Annotated[bool, typer.Option(help="Poison freed pages and check invariants when idle.")] = False,
 ) -> None:
     """Serve a model over HTTP: OpenAI's API, metrics, and documentation at /docs."""
@@ -114,6 +117,7 @@ def serve(
         max_batch_tokens=max_batch_tokens,
         max_step_ms=max_step_ms or None,
         prefix_cache=prefix_cache,
+        step_log=None if step_log is None else str(step_log),
         debug=debug,
     )
     checkpoint = open_checkpoint(path)

@@ -41,6 +41,7 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
         max_batch_tokens: Most tokens of a step.
         max_step_ms: Longest step wanted while sequences decode; None bounds a step by its tokens alone.
         prefix_cache: Keep computed prefixes for later requests.
+        step_log: File to which a replica appends each step, as a trace; None writes none.
         debug: Poison freed pages and check the invariants when idle.
     """
 
@@ -55,6 +56,7 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_batch_tokens: int = 512
     max_step_ms: float | None = 500.0
     prefix_cache: bool = True
+    step_log: str | None = None
     debug: bool = False
 
     def __post_init__(self) -> None:

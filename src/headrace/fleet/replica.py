@@ -15,6 +15,7 @@ import threading
 import time
 import types
 from collections.abc import Iterable
+from pathlib import Path
 
 import msgspec
 import zmq
@@ -36,6 +37,7 @@ from headrace.engine.messages import (
 from headrace.engine.report import pack
 from headrace.errors import CheckpointError, InvalidInput
 from headrace.fleet.assembly import EngineOptions, build_engine
+from headrace.fleet.step_log import StepLog
 from headrace.logs import set_up_logs
 from headrace.models.opening import open_checkpoint
 from headrace.text.stream import stop_constraint_factory
@@ -102,12 +104,16 @@ class Replica:
         down: Requests.
         up: Reports.
         heart: Is told when a step begins and ends.
+        step_log: Is told of each step; may be None.
         check: Check the engine's invariants whenever it is idle.
     """
 
-    def __init__(self, engine: Engine, down: Pipe, up: Pipe, heart: Heart, *, check: bool) -> None:
+    def __init__(
+        self, engine: Engine, down: Pipe, up: Pipe, heart: Heart, *, step_log: StepLog | None, check: bool
+    ) -> None:
         self.engine = engine
-        self._down, self._up, self._heart, self._check = down, up, heart, check
+        self._down, self._up, self._heart = down, up, heart
+        self._step_log, self._check = step_log, check
         self._draining = False
 
     def drain(self) -> None:
@@ -130,10 +136,12 @@ class Replica:
                 self.engine.check()
 
     def _step(self) -> list[TokenDelta]:
-        self._heart.step_began = time.monotonic()
+        began = self._heart.step_began = time.monotonic()
         deltas = self.engine.step()
         self._heart.step_began = None
         self._heart.step += 1
+        if self._step_log is not None:
+            self._step_log.step(began, self.engine.stats(), sum(len(delta.tokens) for delta in deltas))
         return deltas
 
     def _handle(self, message: Down) -> list[TokenDelta]:
@@ -167,12 +175,14 @@ def main(down_endpoint: str, up_endpoint: str, options: EngineOptions, parent: i
     heart.start()
     try:
         tokenizer = load_tokenizer(open_checkpoint(options.path).tokenizer)
+        step_log = None if options.step_log is None else StepLog(Path(options.step_log))
         engine, info = build_engine(options, stop_constraint_factory(tokenizer))
     except (CheckpointError, InvalidInput) as error:
         up.send(Failed(str(error)))
         up.close()
         return EXIT_FAILED
-    replica = Replica(engine, Pipe(context, zmq.PULL, down_endpoint), up, heart, check=options.debug)
+    down = Pipe(context, zmq.PULL, down_endpoint)
+    replica = Replica(engine, down, up, heart, step_log=step_log, check=options.debug)
 
     def terminate(signum: int, frame: types.FrameType | None) -> None:
         replica.drain()
