@@ -12,6 +12,8 @@ import msgspec
 LogFormat = Literal["text", "json"]
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
+# For programs that follow a request through several services; they read JSON.
+_TRACE = frozenset({"trace_id", "span_id", "parent_id"})
 
 
 class JsonFormatter(logging.Formatter):
@@ -32,11 +34,13 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """A record as ``time level message key=value …``."""
+    """A record as ``time level message key=value …``, for people: without the ids of traces."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The line."""
-        extra = " ".join(f"{key}={value}" for key, value in _extra(record).items() if value is not None)
+        extra = " ".join(
+            f"{key}={value}" for key, value in _extra(record).items() if value is not None and key not in _TRACE
+        )
         line = f"{_utc(record.created)} {record.levelname.lower():7} {record.getMessage()} {extra}".rstrip()
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
@@ -46,7 +50,8 @@ def set_up_logs(style: str, level: str = "INFO") -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if style == "json" else TextFormatter())
     logging.basicConfig(level=level, handlers=[handler], force=True)
-    for name in ("httpx", "asyncio"):
+    # uvicorn says "startup complete" while the model is being loaded; the gateway has its own words.
+    for name in ("httpx", "asyncio", "uvicorn.error"):
         logging.getLogger(name).setLevel(logging.WARNING)
 
 

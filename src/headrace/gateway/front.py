@@ -108,16 +108,18 @@ class Front:
             path = _pattern(scope)
             self._metrics.requests.labels(path, str(status)).inc()
             about = {
-                "request_id": request_id,
-                "trace_id": trace.trace_id,
-                "span_id": trace.span_id,
-                "parent_id": trace.parent_id,
                 "method": scope["method"],
                 "path": path,
                 "status": status,
                 "seconds": round(time.monotonic() - began, 6),
             }
-            access.info("request", extra=about | fields)
+            ids = {
+                "request_id": request_id,
+                "trace_id": trace.trace_id,
+                "span_id": trace.span_id,
+                "parent_id": trace.parent_id,
+            }
+            access.info("request", extra=about | fields | ids)
 
 
 class Guard:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import logging
 import socket
 import types
 from collections.abc import Callable
@@ -15,6 +17,8 @@ from headrace.gateway.app import build_app
 from headrace.gateway.protocol import Protocol
 from headrace.gateway.replica import ReplicaState
 from headrace.gateway.services import Services
+
+log = logging.getLogger(__name__)
 
 # What requests that are failed at the end of the drain get to say so, before their connections are cut.
 LAST_WORDS_SECONDS = 3
@@ -34,12 +38,17 @@ class _Server(uvicorn.Server):
         self._services.generator.draining = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        admitted, patience = self._services.generator.admitted, self._services.config.drain_timeout
+        if admitted and not self.force_exit:
+            message = "draining; a second signal (Ctrl-C) ends at once"
+            log.info(message, extra={"running": admitted, "timeout_seconds": patience})
         deadline = asyncio.create_task(self._end_drain())
         try:
             await super().shutdown(sockets)
             if self.force_exit:  # uvicorn leaves the application as it is then
                 self._services.replica.kill()
                 await self.lifespan.shutdown()
+            log.info("stopped")
         finally:
             deadline.cancel()
 
@@ -94,13 +103,14 @@ def _listen(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family)
     except OSError as error:
-        raise HeadraceError(
-            f"cannot listen on {host}:{port}: {error.strerror}; is another server running there? Try --port"
-        ) from error
+        reason = str(error.strerror).partition(" (while attempting")[0]  # Python goes on with the address
+        hint = "; is another server running there? Try --port" if error.errno == errno.EADDRINUSE else ""
+        raise HeadraceError(f"cannot listen on {host}:{port}: {reason}{hint}") from error
 
 
 async def _run(server: _Server, services: Services, listener: socket.socket, on_ready: OnReady) -> None:
     port = listener.getsockname()[1]
+    log.info("loading", extra={"model": services.model})
     watcher = asyncio.create_task(_follow(server, services, lambda info, seconds: on_ready(info, seconds, port)))
     try:
         await server.serve(sockets=[listener])
@@ -116,7 +126,7 @@ async def _follow(server: _Server, services: Services, on_ready: Callable[[Repli
         await services.replica.wait_changed()
         if services.replica.state is ReplicaState.STARTING:
             began = loop.time()
-        if services.replica.ready and services.replica.info is not None:
+        if services.replica.ready and services.replica.info is not None and not server.should_exit:
             on_ready(services.replica.info, loop.time() - began)
         if services.replica.state is ReplicaState.FAILED:
             server.should_exit = True
