@@ -61,7 +61,7 @@ def test_no_server(run):
     [
         ((401, {"error": {"message": "no such key"}}), "(401): no such key (give the key with --api-key"),
         ((400, {"error": {"message": "temperature: too hot", "param": "temperature"}}), "(400): temperature: too hot"),
-        ((502, b"<html>bad gateway</html>"), "(502): <html>bad gateway"),
+        ((502, b"<html>bad gateway</html>"), "(502): Bad Gateway, with a web page"),
         ((500, b""), "(500): Internal Server Error"),
         ((429, ["odd"]), "(429): ['odd']"),
     ],
@@ -101,11 +101,15 @@ def test_what_is_no_such_server(run, fake, body):
     assert "no OpenAI-compatible server" in result.stderr
 
 
-@pytest.mark.parametrize("url", ["", "localhost", "ftp://a", "http://", "http://[::1", "http://a:b"])
+@pytest.mark.parametrize("url", ["", "ftp://a", "http://", "http://[::1", "http://a:b"])
 def test_bad_addresses(url):
     with pytest.raises(InvalidInput) as caught:
         ChatClient(url)
     assert caught.value.field == "url"
+
+
+def test_an_address_without_a_scheme():
+    assert ChatClient("localhost:8001/v1/").url == "http://localhost:8001"
 
 
 @pytest.fixture

@@ -18,7 +18,10 @@ JsonOption = Annotated[
 ]
 
 app = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="Measure the engine, and the limits of this machine."
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    help="Measure the engine, and the limits of this machine.",
 )
 
 
@@ -30,7 +33,9 @@ def engine(
     threads: ThreadsOption = None,
     max_batch_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of a step.")] = 512,
     repeat: Annotated[int, typer.Option(min=1, help="Runs of each kind; the best counts.")] = 3,
-    only: Annotated[list[str] | None, typer.Option(help="Measure just this, e.g. decode_b8; may be repeated.")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="KEY", help="Measure just this, e.g. decode_b8; may be repeated.")
+    ] = None,
 ) -> None:
     """Measure prefill and decode in tokens/s.
 

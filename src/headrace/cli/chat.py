@@ -90,13 +90,25 @@ class Conversation:
 
 
 def _show(pieces: Generator[str, None, None]) -> None:
+    begun = False
     try:
         for piece in pieces:
+            begun = True
             sys.stdout.write(piece)
             sys.stdout.flush()
-    finally:  # an answer that broke off ends its line too
-        sys.stdout.write("\n")
-        sys.stdout.flush()
+    except HeadraceError:
+        if begun:  # an answer that broke off ends its line too
+            _end_line()
+        raise
+    except KeyboardInterrupt:
+        _end_line()
+        raise
+    _end_line()
+
+
+def _end_line() -> None:
+    sys.stdout.write("\n")
+    sys.stdout.flush()
 
 
 def _converse(talk: Conversation) -> None:
@@ -118,6 +130,7 @@ def _converse(talk: Conversation) -> None:
             return
         if line == "/clear":
             talk.turns.clear()
+            sys.stderr.write("The conversation is forgotten.\n")
         elif line.startswith("/"):
             sys.stderr.write(f"{HELP}\n")
         elif line:

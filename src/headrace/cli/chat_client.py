@@ -115,8 +115,9 @@ def _texts(lines: Iterator[str]) -> Iterator[str]:
 
 
 def _base_url(text: str) -> str:
+    written = text if "://" in text else f"http://{text}"
     try:
-        url = httpx.URL(text.rstrip("/").removesuffix("/v1"))
+        url = httpx.URL(written.rstrip("/").removesuffix("/v1"))
     except httpx.InvalidURL as error:
         raise InvalidInput(f"not an address: {error}", field="url") from None
     if url.scheme not in ("http", "https") or not url.host:
@@ -135,7 +136,12 @@ def _error_message(response: httpx.Response) -> str:
     try:
         return _message_of(response.json())
     except ValueError:
-        return response.text[:200].strip() or response.reason_phrase
+        text = response.text.strip()
+        return (
+            f"{response.reason_phrase}, with a web page"
+            if text.startswith("<")
+            else text[:200] or response.reason_phrase
+        )
 
 
 def _message_of(body: Any) -> str:

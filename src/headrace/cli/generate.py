@@ -31,7 +31,9 @@ def generate(
     presence_penalty: Annotated[float, typer.Option(help="Subtracted from each token in the output.")] = 0.0,
     frequency_penalty: Annotated[float, typer.Option(help="Subtracted per occurrence in the output.")] = 0.0,
     seed: Annotated[int | None, typer.Option(help="Equal seeds give equal outputs; by default a new one.")] = None,
-    stop: Annotated[list[str] | None, typer.Option(help="String that ends the output; may be repeated.")] = None,
+    stop: Annotated[
+        list[str] | None, typer.Option(metavar="TEXT", help="String that ends the output; may be repeated.")
+    ] = None,
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on after the model's end token.")] = False,
     dtype: DTypeOption = DType.float32,
     threads: ThreadsOption = None,

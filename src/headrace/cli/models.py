@@ -29,7 +29,8 @@ def models(
     for row in rows:
         path = row["path"] or f"not here yet: headrace pull {row['name']}"
         table.add_row(row["name"], row["format"], human_bytes(row["bytes"]), row["licence"] or "", path)
-    Console().print(table)
+    # Wider than any terminal: a path is for copying, so it runs on into the next line rather than being cut.
+    Console(width=10_000).print(table)
 
 
 def _rows() -> list[dict[str, Any]]:

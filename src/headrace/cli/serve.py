@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
+from headrace.cli.options import DEFAULT_MODEL, MODEL_HELP, DType, DTypeOption
 from headrace.cli.units import parse_bytes
 from headrace.errors import InvalidInput
 
@@ -18,15 +19,6 @@ if TYPE_CHECKING:
     from headrace.engine.messages import ReplicaInfo
 
 log = logging.getLogger(__name__)
-
-DEFAULT_MODEL = "smollm2-135m"
-
-
-class DType(StrEnum):
-    """Element types of weights, activations and KV cache."""
-
-    float32 = "float32"
-    bfloat16 = "bfloat16"
 
 
 class LogFormat(StrEnum):
@@ -37,13 +29,11 @@ class LogFormat(StrEnum):
 
 
 def serve(
-    model: Annotated[
-        str, typer.Argument(help="A known name, a .gguf file, a folder of safetensors, or org/name on the hub.")
-    ] = DEFAULT_MODEL,
+    model: Annotated[str, typer.Argument(help=MODEL_HELP)] = DEFAULT_MODEL,
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 is all.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on.")] = 8000,
     name: Annotated[str | None, typer.Option(help="Name that clients ask for; by default the model's own.")] = None,
-    dtype: Annotated[DType, typer.Option(help="Weights, activations and KV cache.")] = DType.float32,
+    dtype: DTypeOption = DType.float32,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of the executor; by default one a core.")] = None,
     context_length: Annotated[
         int | None, typer.Option(min=2, help="Most tokens of a sequence; by default what model and memory allow.")
@@ -60,13 +50,14 @@ def serve(
     max_queue: Annotated[int, typer.Option(min=0, help="Samples that may wait; more are answered with 429.")] = 512,
     max_body: Annotated[str, typer.Option(help="Largest request body.")] = "8MiB",
     api_key: Annotated[
-        list[str] | None, typer.Option(envvar="HEADRACE_API_KEY", help="Key that callers must show; may be repeated.")
+        list[str] | None,
+        typer.Option(metavar="KEY", envvar="HEADRACE_API_KEY", help="Key that callers must show; may be repeated."),
     ] = None,
     api_key_file: Annotated[
         Path | None, typer.Option(exists=True, dir_okay=False, help="File of keys, one a line.")
     ] = None,
     cors_origin: Annotated[
-        list[str] | None, typer.Option(help="Origin whose pages may call, or *; may be repeated.")
+        list[str] | None, typer.Option(metavar="ORIGIN", help="Origin whose pages may call, or *; may be repeated.")
     ] = None,
     lenient: Annotated[bool, typer.Option(help="Ignore unknown request fields, with a warning header.")] = False,
     heartbeat_timeout: Annotated[
@@ -130,7 +121,8 @@ def serve(
         if log_format is LogFormat.json:
             log.info("ready", extra={"replica": msgspec.to_builtins(info), "seconds": round(seconds, 3), "port": port})
             return
-        sys.stderr.write(f"{_banner(info, seconds)}\nlistening on http://{host}:{port} (documentation at /docs)\n")
+        address = f"[{host}]" if ":" in host else host
+        sys.stderr.write(f"{_banner(info, seconds)}\nlistening on http://{address}:{port} (documentation at /docs)\n")
         sys.stderr.flush()
 
     serve_forever(services, host, port, on_ready=announce)
