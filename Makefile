@@ -1,6 +1,9 @@
 # Two commands from a fresh machine: `make serve` and `make test`. `make help` lists the rest.
 
-PYTHON ?= $(firstword $(foreach p,python3.11 python3.12 python3.13 python3,$(shell command -v $(p) 2>/dev/null)))
+# The first that runs: a version manager's shims are there even for versions that are not.
+FITS := import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
+	$$p -c '$(FITS)' 2>/dev/null && command -v $$p && break; done)
 VENV ?= .venv
 MODEL ?= smollm2-135m
 ARGS ?=
@@ -20,7 +23,7 @@ help:  ## List the targets.
 serve: $(VENV)/.installed  ## Install, fetch the model, and serve it (MODEL=…, ARGS="--port 8080 …").
 	$(BIN)/headrace serve $(MODEL) $(ARGS)
 
-chat: $(VENV)/.installed  ## Talk to the server.
+chat: $(VENV)/.installed  ## Talk to the server (ARGS="--url http://…").
 	$(BIN)/headrace chat $(ARGS)
 
 test: $(VENV)/.installed-dev  ## Run the tests (ARGS=… goes to pytest).
@@ -44,14 +47,15 @@ clean:  ## Remove the environment and caches.
 
 $(VENV)/bin/python:
 	@test -n "$(PYTHON)" || { echo "Python 3.11, 3.12 or 3.13 is needed; set PYTHON=…" >&2; exit 1; }
-	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || \
+	@$(PYTHON) -c '$(FITS)' || \
 		{ echo "$(PYTHON) is not Python 3.11, 3.12 or 3.13; set PYTHON=…" >&2; exit 1; }
-	$(PYTHON) -m venv $(VENV)
+	$(PYTHON) -m venv $(VENV) || { rm -f $@; exit 1; }
 
 $(VENV)/.installed: pyproject.toml | $(VENV)/bin/python
 ifneq ($(TORCH_INDEX),)
 	$(PIP) install --index-url $(TORCH_INDEX) torch==2.13.0
 endif
+	@echo "Installing into $(VENV): PyTorch and some smaller packages, a minute or more the first time"
 	$(PIP) install -q -e .
 	@touch $@
 
