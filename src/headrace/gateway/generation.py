@@ -150,11 +150,16 @@ class Generator:
         try:
             async with aclosing(self.replica.generate([_message(job, routed) for job in jobs])) as steps:
                 async for step in steps:
-                    deltas = []
-                    for job, delta in step:
-                        sample = samples[job * n + delta.index]
-                        self._observe(sample, delta)
-                        deltas.append(sample.push(delta))
+                    deltas: list[SampleDelta] = []
+                    try:
+                        for job, delta in step:
+                            sample = samples[job * n + delta.index]
+                            self._observe(sample, delta)
+                            deltas.append(sample.push(delta))
+                    except ApiError:
+                        if deltas:  # what came before the failure is sent before it, however they arrived
+                            yield deltas
+                        raise
                     yield deltas
         except ReplicaGone as error:
             raise unavailable(str(error), retry_after_s=5) from error
