@@ -1,6 +1,7 @@
 """Time limits, and failures that a real engine does not show at will: a stub replica, a gateway of short patience."""
 
 import json
+import signal
 import socket
 import time
 from pathlib import Path
@@ -157,6 +158,42 @@ def test_a_replica_that_makes_no_sense_is_replaced(stub, kind):
     stub.wait(lambda: stub.metrics()["headrace_engine_restarts_total"] == restarts + 1)
     stub.wait_ready()
     assert stub.replica().pid != replica.pid
+    assert stub.http.post("/v1/completions", json=body()).status_code == 200
+
+
+def test_a_gateway_that_was_held_up_keeps_its_engine(stub):
+    """It heard nothing for longer than the engine may be silent; and what waited for it is sent as it came."""
+    restarts = stub.metrics()["headrace_engine_restarts_total"]
+    with stub.http.stream("POST", "/v1/completions", json=body(max_tokens=150, n=2, stream=True)) as answer:
+        events = sse(answer.iter_lines())
+        chunks = [next(events)]
+        stub.process.send_signal(signal.SIGSTOP)
+        time.sleep(3)
+        stub.process.send_signal(signal.SIGCONT)
+        chunks += [event for event in events if event != "[DONE]"]
+    assert stub.metrics()["headrace_engine_restarts_total"] == restarts
+    for index in (0, 1):
+        reasons = [c["finish_reason"] for chunk in chunks for c in chunk["choices"] if c["index"] == index]
+        assert reasons == [None] * 149 + ["length"]
+
+
+def test_requests_that_meet_a_dying_engine_are_told_so(stub):
+    """In the instants in which the engine is dead and the gateway does not know it yet."""
+    data = json.dumps(body(stream=True)).encode()
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {len(data)}\r\n\r\n"
+    connections = [socket.create_connection(("127.0.0.1", stub.port), timeout=10) for _ in range(40)]
+    restarts = stub.metrics()["headrace_engine_restarts_total"]
+    stub.replica().kill()
+    for connection in connections:
+        time.sleep(0.004)
+        connection.sendall(head.encode() + data)
+    for connection in connections:
+        with connection:
+            answer = b"".join(iter(lambda c=connection: c.recv(65536), b""))
+        assert b"engine_unavailable" in answer
+    stub.wait(lambda: stub.metrics()["headrace_engine_restarts_total"] == restarts + 1)
+    stub.wait_ready()
+    assert admitted(stub) == 0
     assert stub.http.post("/v1/completions", json=body()).status_code == 200
 
 

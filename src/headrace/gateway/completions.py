@@ -15,7 +15,7 @@ from headrace.api.responses import Completion, CompletionChoice, CompletionLogpr
 from headrace.api.sse import DONE, event
 from headrace.engine.messages import PositionLogprobs
 from headrace.engine.sampling_params import SamplingParams
-from headrace.gateway.answer import Answer, finish_fields, serve, tokenized
+from headrace.gateway.answer import Answer, AnsweredSample, finish_fields, serve, tokenized
 from headrace.gateway.generation import Job, SampleDelta
 from headrace.gateway.http import read_body
 from headrace.gateway.logprobs import CompletionLogprobsWriter, Echo
@@ -96,10 +96,7 @@ class _Shape:
 
     def whole(self) -> bytes:
         """The answer, once all samples have ended."""
-        choices = []
-        for i, sample in enumerate(self._answer.samples):
-            prompt_logprobs = self._answer.samples[self._first(i)].prompt_logprobs
-            choices.append(self._choice(i, sample.text, sample.tokens, sample.logprobs, prompt_logprobs, whole=True))
+        choices = [self._choice(i, sample, whole=True) for i, sample in enumerate(self._answer.samples)]
         return encode(self._completion(choices, timed=True, counted=True))
 
     async def events(self, steps: AsyncIterator[list[SampleDelta]]) -> AsyncGenerator[bytes, None]:
@@ -112,51 +109,34 @@ class _Shape:
         yield DONE
 
     def _chunk(self, delta: SampleDelta, begun: set[int]) -> bytes:
-        i, first = delta.choice, delta.choice not in begun
-        begun.add(i)
-        prompt_logprobs = self._answer.samples[self._first(i)].prompt_logprobs
-        choice = self._choice(i, delta.text, delta.tokens, delta.logprobs, prompt_logprobs, whole=first)
+        first = delta.choice not in begun
+        begun.add(delta.choice)
+        choice = self._choice(delta.choice, delta, whole=first)
         return event(self._completion([choice], timed=False, counted=False))
 
-    def _first(self, choice: int) -> int:
-        """The first sample of a choice's prompt, which alone reports the prompt's log probabilities."""
-        n = self._answer.jobs[0].params.n
-        return choice // n * n
-
-    def _choice(
-        self,
-        index: int,
-        text: str,
-        tokens: list[int],
-        logprobs: list[PositionLogprobs],
-        prompt_logprobs: list[PositionLogprobs] | None,
-        *,
-        whole: bool,
-    ) -> CompletionChoice:
+    def _choice(self, index: int, part: SampleDelta | AnsweredSample, *, whole: bool) -> CompletionChoice:
         """A choice, or what a chunk adds to it; ``whole`` if it begins here, so that echo and prompt ids go with it."""
         prompt, ids = self._answer.job_of(index).prompt, bool(self._request.return_token_ids)
         echo = _echo(self._tokenizer, prompt) if whole and self._request.echo else None
         return CompletionChoice(
             index=index,
-            text=echo.text + text if echo else text,
-            logprobs=self._logprobs(index, tokens, logprobs, prompt_logprobs or [], echo),
-            token_ids=tokens if ids else UNSET,
+            text=echo.text + part.text if echo else part.text,
+            logprobs=self._logprobs(index, part, echo),
+            token_ids=part.tokens if ids else UNSET,
             prompt_token_ids=list(prompt.tokens) if ids and whole else UNSET,
-            **finish_fields(self._answer.samples[index].finish),
+            # The part's own: what waits behind it, of the same sample, may hold the end already.
+            **finish_fields(part.finish),
         )
 
-    def _logprobs(
-        self,
-        index: int,
-        tokens: list[int],
-        logprobs: list[PositionLogprobs],
-        prompt_logprobs: list[PositionLogprobs],
-        echo: Echo | None,
-    ) -> CompletionLogprobs | None:
+    def _logprobs(self, index: int, part: SampleDelta | AnsweredSample, echo: Echo | None) -> CompletionLogprobs | None:
         if self._request.logprobs is None:
             return None
-        entries: list[PositionLogprobs | None] = [None, *prompt_logprobs] if echo else []
-        return self._writers[index].write(echo, tokens[: len(logprobs)], [*entries, *logprobs])
+        # The first sample of a prompt alone reports the prompt's log probabilities.
+        n = self._answer.jobs[0].params.n
+        prompt = self._answer.samples[index // n * n].prompt_logprobs or []
+        entries: list[PositionLogprobs | None] = [None, *prompt] if echo else []
+        tokens = part.tokens[: len(part.logprobs)]
+        return self._writers[index].write(echo, tokens, [*entries, *part.logprobs])
 
     def _completion(self, choices: list[CompletionChoice], *, timed: bool, counted: bool) -> Completion:
         """A whole answer or a chunk of one; a chunk's usage is null but in the last, and absent if not asked for."""

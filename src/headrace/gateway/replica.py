@@ -151,8 +151,9 @@ class Replica:
         finally:
             for number in numbers:
                 del self._mailboxes[number]
-            if open_samples and self.ready:
-                await self._send(Abort(numbers))
+            if open_samples:
+                with contextlib.suppress(ReplicaGone):  # then there is nothing left to stop
+                    await self._send(Abort(numbers))
 
     def abandon(self, message: str) -> None:
         """Fail all requests that run."""
@@ -176,7 +177,14 @@ class Replica:
     async def _send(self, message: Down) -> None:
         if self._down is None or not self.ready:
             raise ReplicaGone("the engine is not running; it is being started")
-        await self._down.send(msgspec.msgpack.encode(message))
+        # With nobody at the other end it waits, and is cancelled together with the socket: of that the caller's own
+        # cancellation must be told apart.
+        sending = asyncio.ensure_future(self._down.send(msgspec.msgpack.encode(message)))
+        if not sending.done():
+            await asyncio.wait({sending})
+        if sending.cancelled():
+            raise ReplicaGone("the engine stopped before it took this request; it is being restarted")
+        sending.result()
 
     # --- supervision --------------------------------------------------------------------------------------------
 
@@ -252,7 +260,11 @@ class Replica:
 
     async def _watch(self, process: subprocess.Popen[bytes], reader: asyncio.Task[None]) -> str:
         while True:
+            asleep = time.monotonic()
             await asyncio.sleep(WATCH_SECONDS)
+            # While this process was held up (stopped, or busy) it heard nobody, and that proves nothing.
+            now = time.monotonic()
+            self._last_sign = max(self._last_sign, min(self._last_sign + (now - asleep - WATCH_SECONDS), now))
             if self.failure is not None:
                 return self.failure.message
             if reader.done():
