@@ -27,6 +27,12 @@ def test_chat_as_transformers(byte_level: Tokenizer, byte_level_folder: Path):
     assert prompt.text.endswith("<|im_start|>assistant\n")
 
 
+def test_template_variables_of_any_name(byte_level: Tokenizer):
+    """Those of our own parameters too: the names come from requests."""
+    variables: dict[str, Any] = dict.fromkeys(("self", "tokenizer", "messages", "template", "text", "field"), 1)
+    assert chat_prompt(byte_level, [USER], **variables) == chat_prompt(byte_level, [USER])
+
+
 def test_text_and_tokens(byte_level: Tokenizer):
     prompt = text_prompt(byte_level, "hello")
     assert prompt == text_prompt(byte_level, "hello")

@@ -26,7 +26,7 @@ T = TypeVar("T")
 INLINE_BYTES = 20_000
 
 
-async def tokenized(size: int, make: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+async def tokenized(size: int, make: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
     """Call ``make``, which tokenizes about ``size`` bytes of text: here if they are few, else in a thread."""
     if size <= INLINE_BYTES:
         return make(*args, **kwargs)
@@ -132,9 +132,11 @@ async def serve(
     generator.admit(samples)
 
     async def close() -> None:
-        await steps.aclose()
-        generator.release(samples)
-        http.state.log.update(answer.log_fields())
+        try:
+            await steps.aclose()
+        finally:
+            generator.release(samples)
+            http.state.log.update(answer.log_fields())
 
     headers = {} if warning is None else {"X-Headrace-Warning": warning}
     steps = answer.follow(generator.run(answer.jobs))

@@ -77,6 +77,7 @@ class JobMaker:
         self,
         messages: Sequence[Message] | Sequence[Sequence[Message]],
         params: SamplingParams | Sequence[SamplingParams] | None,
+        /,  # a template's variables may have any name
         **template: Any,
     ) -> list[Job]:
         """One job a conversation; ``template`` goes to ``chat_prompt``.
@@ -88,7 +89,7 @@ class JobMaker:
         named = _split(messages, "messages", _is_conversation, "a list of messages")
         return self._jobs(named, params, lambda value, field: self._chat(value, field, template))
 
-    def chat(self, messages: Sequence[Message], params: SamplingParams | None, **template: Any) -> Job:
+    def chat(self, messages: Sequence[Message], params: SamplingParams | None, /, **template: Any) -> Job:
         """The job of one conversation.
 
         Raises:

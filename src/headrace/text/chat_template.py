@@ -67,6 +67,7 @@ class ChatTemplate:
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],
+        /,  # a template's variables may have any name
         *,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,

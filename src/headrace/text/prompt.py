@@ -77,6 +77,7 @@ def token_prompt(
 def chat_prompt(
     tokenizer: Tokenizer,
     messages: Sequence[Mapping[str, Any]],
+    /,  # a template's variables may have any name
     *,
     add_generation_prompt: bool = True,
     continue_final_message: bool = False,
