@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -209,3 +210,25 @@ def test_an_unknown_decoder_is_refused(byte_level_folder: Path, tmp_path: Path):
 def test_no_source():
     with pytest.raises(CheckpointError, match="no tokenizer"):
         load_tokenizer(TokenizerSource())
+
+
+def test_a_long_text_lets_other_threads_run(byte_level: Tokenizer):
+    text = "Grüße, <|im_end|> 12 \U0001f600 " * 20_000
+    gaps, done = [], threading.Event()
+
+    def tick() -> None:
+        last = time.monotonic()
+        while not done.wait(0.001):
+            gaps.append(time.monotonic() - last)
+            last = time.monotonic()
+
+    ticker = threading.Thread(target=tick)
+    ticker.start()
+    began = time.monotonic()
+    tokens = byte_level.encode(text)
+    seconds = time.monotonic() - began
+    done.set()
+    ticker.join()
+    assert max(gaps) < seconds / 2
+    assert tokens == byte_level._backend.encode(text).ids
+    assert byte_level.decode(tokens, skip_special_tokens=False) == text

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -31,18 +31,16 @@ class Tokenize:
         info = services.replica.info
         if info is None:
             raise unavailable("The model is being loaded; try again soon.", retry_after_s=2, code="model_loading")
-        tokens = await tokenized(len(body), self._tokens, parsed.request)
-        answer = Tokenized(
-            count=len(tokens),
-            max_model_len=info.context_length,
-            tokens=tokens,
-            token_strs=[services.tokenizer.token_text(t) for t in tokens]
-            if parsed.request.return_token_strs
-            else UNSET,
-        )
+        tokens, texts = await tokenized(len(body), self._tokens, parsed.request)
+        answer = Tokenized(count=len(tokens), max_model_len=info.context_length, tokens=tokens, token_strs=texts)
         return json_response(encode(answer), _warning(parsed.warning_header))
 
-    def _tokens(self, request: TokenizeRequest) -> list[int]:
+    def _tokens(self, request: TokenizeRequest) -> tuple[list[int], list[str] | UnsetType]:
+        tokens = self._ids(request)
+        text = self._services.tokenizer.token_text
+        return tokens, [text(token) for token in tokens] if request.return_token_strs else UNSET
+
+    def _ids(self, request: TokenizeRequest) -> list[int]:
         tokenizer = self._services.tokenizer
         if request.messages is None:
             return tokenizer.encode(request.prompt or "", add_special_tokens=request.special_tokens)
@@ -70,11 +68,14 @@ class Detokenize:
         body = await read_body(http, services.config)
         parsed = parse_detokenize(body, lenient=services.config.lenient)
         services.check_model(parsed.request.model)
-        tokens = parsed.request.tokens
-        if tokens:
-            token_prompt(services.tokenizer, tokens, field="tokens")
-        text = services.tokenizer.decode(tokens, skip_special_tokens=False)
+        text = await tokenized(len(body), self._text, parsed.request.tokens)
         return json_response(encode(Detokenized(text)), _warning(parsed.warning_header))
+
+    def _text(self, tokens: list[int]) -> str:
+        tokenizer = self._services.tokenizer
+        if tokens:
+            token_prompt(tokenizer, tokens, field="tokens")
+        return tokenizer.decode(tokens, skip_special_tokens=False)
 
 
 def _warning(header: str | None) -> dict[str, str]:

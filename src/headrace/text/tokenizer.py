@@ -18,6 +18,10 @@ from headrace.text.vocabulary import Vocabulary, token_bytes_of
 Tokens = Sequence[int] | np.ndarray[tuple[int], np.dtype[np.integer]]
 """Token ids: any sequence of ints, or a one-dimensional integer array."""
 
+# The library holds the interpreter's lock while it encodes one text, but not for a batch: from this many characters
+# (some 10 ms) on, other threads are let run.
+LONG_TEXT = 10_000
+
 
 class Tokenizer:
     """Text to tokens and back, for one model. Immutable, and safe to use from several threads.
@@ -67,6 +71,8 @@ class Tokenizer:
         """
         check_text(text)
         backend = self._backend if parse_special else self._plain_backend
+        if len(text) > LONG_TEXT:
+            return backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
         return backend.encode(text, add_special_tokens=add_special_tokens).ids
 
     def encode_batch(
