@@ -57,6 +57,13 @@ def test_matches_as_a_search_of_the_whole_text(pieces: list[str], stops: list[st
         assert (shown, stop) == (text[: end if include else begin], expected_stop)
 
 
+def test_the_samples_of_a_request_share_their_automaton():
+    matchers = [StopMatcher(["a" * 1000, "b"]) for _ in range(128)]
+    assert len({id(matcher._automaton) for matcher in matchers}) == 1
+    for matcher in matchers[:2]:
+        assert matcher.push("aab").stop == "b"
+
+
 def test_nothing_after_the_end():
     matcher = StopMatcher(["x"])
     assert matcher.push("axb").text == "a"

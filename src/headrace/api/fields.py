@@ -11,6 +11,8 @@ from msgspec import Meta
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
 MAX_STOP_STRINGS = 16
+# The search for stop strings takes some 300 bytes of memory a character.
+MAX_STOP_CHARACTERS = 1000
 MAX_LOGPROBS = 20
 MAX_N = 128
 # A chat template gets these from the request itself.
@@ -19,6 +21,7 @@ LOGIT_BIAS_KEY = "^(0|[1-9][0-9]{0,9})$"
 
 TokenId = Annotated[int, Meta(ge=0, le=INT32_MAX)]
 NonEmpty = Annotated[str, Meta(min_length=1)]
+StopString = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_CHARACTERS)]
 Penalty = Annotated[float, Meta(ge=-2.0, le=2.0)]
 Probability = Annotated[float, Meta(ge=0.0, le=1.0)]
 Bias = Annotated[float, Meta(ge=-100.0, le=100.0)]
@@ -111,7 +114,7 @@ class SamplingFields(Request, frozen=True, kw_only=True):
         Meta(description="Equal seeds give equal answers, whatever runs beside them."),
     ] = None
     stop: Annotated[
-        NonEmpty | Annotated[list[NonEmpty], Meta(max_length=MAX_STOP_STRINGS)] | None,
+        StopString | Annotated[list[StopString], Meta(max_length=MAX_STOP_STRINGS)] | None,
         Meta(description="A string, or up to 16, at which the answer ends; it is not returned."),
     ] = None
     max_tokens: Annotated[

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 
 @dataclass(slots=True)
@@ -60,6 +61,10 @@ class StopAutomaton:
         return node.next[char]
 
 
+# Shared, since it never changes once built: the n samples of a request come one after the other.
+_compiled = lru_cache(maxsize=8)(StopAutomaton)
+
+
 @dataclass(frozen=True, slots=True)
 class StopText:
     """What a piece of text becomes.
@@ -86,7 +91,7 @@ class StopMatcher:
     """
 
     def __init__(self, stops: Sequence[str], include_stop: bool = False) -> None:
-        self._automaton = StopAutomaton(stops)
+        self._automaton = _compiled(tuple(stops))
         self._node = self._automaton.root
         self._held = ""
         self._include = include_stop
