@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from engines import GREEDY, engine_for, request, run
+from engines import GREEDY, collect, engine_for, request, run
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -179,6 +179,35 @@ def test_a_failing_row_fails_alone(folder):
     assert "no kernel for token 250" in results[9, 0].finish.message
     assert {i: results[i, 0].tokens for i in range(4)} == {i: expected[i, 0].tokens for i in range(4)}
     assert engine.stats().pages_used == 0
+
+
+@pytest.mark.parametrize("where", ["draw", "_prompt_logprobs"])
+def test_a_row_that_fails_after_the_forward_changes_nobody(folder, where):
+    """What other rows drew in the same step must not be drawn twice, nor be fed to the step that is run again."""
+    engine = engine_for(folder)
+    settings_ = [params(repetition_penalty=2.0), params(prompt_logprobs=0, max_tokens=1), params(temperature=0)]
+    work = [(0, request(0, PROMPT, settings_[0])), (4, request(1, PROMPT[1:], settings_[1]))]
+    work += [(0, request(2, PROMPT[2:], settings_[2]))]
+    expected = run(engine_for(folder), *[message for _, message in work])
+    owner = engine.executor.slots if where == "draw" else engine.executor
+    own, fail = getattr(owner, where), lambda *args: (_ for _ in ()).throw(MemoryError("no room"))
+
+    def failing(first, *args):
+        slot = first if where == "draw" else first.slot
+        wants = engine.executor.slots[slot].sampling.prompt_logprobs is not None
+        return fail() if wants else own(first, *args)
+
+    results = {}
+    for step in range(100):
+        for at, message in work:
+            if at == step:
+                collect(engine, results, engine.add(message))
+        setattr(owner, where, failing)
+        collect(engine, results, engine.step())
+    assert results[1, 0].finish.reason == "error"
+    assert "no room" in results[1, 0].finish.message
+    for number in (0, 2):
+        assert results[number, 0].tokens == expected[number, 0].tokens
 
 
 def test_broken_logits_fail_their_row_alone(folder):

@@ -136,6 +136,8 @@ class EagerExecutor:
         return self.model.hidden(tokens, torch.from_numpy(positions), attend)
 
     def _output(self, batch: Batch, rows: list[_Row], hidden: Tensor, begin: float) -> StepOutput:
+        # Before a token is drawn: drawing changes slots, so what fails after it could not be run again.
+        prompt = tuple(self._prompt_logprobs(row, hidden) for row in rows)
         tokens = np.full(len(rows), -1, np.int32)
         logprobs: list[TokenLogprobs | None] = [None] * len(rows)
         errors: dict[int, str] = {}
@@ -146,9 +148,8 @@ class EagerExecutor:
             for i, row_logits in zip(drawn.tolist(), logits, strict=True):
                 try:
                     tokens[i], logprobs[i] = self.slots.draw(rows[i].slot, row_logits, rows[i].context)
-                except ValueError as error:
+                except Exception as error:
                     errors[i] = str(error)
-        prompt = tuple(self._prompt_logprobs(row, hidden) for row in rows)
         seconds = time.perf_counter() - begin
         return StepOutput(batch.step, tokens, (tokens >= 0).astype(np.int32), tuple(logprobs), prompt, errors, seconds)
 
