@@ -216,6 +216,7 @@ def gguf_with(path, arch="llama", change=None):
         ("llama", lambda w: w.add_string("llama.rope.scaling.type", "yarn"), "rope_type' is 'yarn'"),
         ("llama", lambda w: w.add_uint32("llama.rope.dimension_count", 1), "partial_rotary_factor' is"),
         ("llama", lambda w: w.add_uint32("tokenizer.ggml.eos_token_id", 4), "'eos_token_id' must hold"),
+        ("llama", lambda w: w.add_array("tokenizer.ggml.eos_token_id", [1, 2]), "'eos_token_id' must hold"),
         ("qwen3", lambda w: w.add_uint32("qwen3.attention.sliding_window", 4), "'sliding_window' is 4"),
     ],
 )
@@ -223,6 +224,11 @@ def test_gguf_models_that_are_not_supported(arch, change, message, tmp_path):
     path = gguf_with(tmp_path / "m.gguf", arch, change)
     with pytest.raises(CheckpointError, match=message):
         load_spec(open_checkpoint(path), "m")
+
+
+def test_a_gguf_file_may_say_that_nothing_ends_a_text(tmp_path):
+    path = gguf_with(tmp_path / "m.gguf", "llama", lambda w: w.add_uint32("tokenizer.ggml.eos_token_id", 2**32 - 1))
+    assert load_spec(open_checkpoint(path), "m").eos_token_ids == ()
 
 
 def test_missing_gguf_metadata_is_named(tmp_path):

@@ -196,6 +196,11 @@ def test_malformed_metadata(byte_level_metadata: dict[str, Any], change: dict[st
 def test_scores_must_match(sentencepiece_metadata: dict[str, Any]):
     with pytest.raises(CheckpointError, match="1 scores for"):
         load(sentencepiece_metadata | {"tokenizer.ggml.scores": [0.0]})
+    with pytest.raises(CheckpointError, match="cannot be used: could not convert"):
+        load(
+            sentencepiece_metadata
+            | {"tokenizer.ggml.scores": ["x"] * len(sentencepiece_metadata["tokenizer.ggml.tokens"])}
+        )
 
 
 @given(

@@ -207,6 +207,40 @@ def test_an_unknown_decoder_is_refused(byte_level_folder: Path, tmp_path: Path):
         load_tokenizer(TokenizerSource(folder=folder))
 
 
+@pytest.mark.parametrize(
+    ("name", "path", "value", "says"),
+    [
+        ("tokenizer.json", "normalizer", {"type": "Precompiled", "precompiled_charsmap": ""}, "Precompiled"),
+        (
+            "tokenizer.json",
+            "post_processor",
+            {
+                "type": "TemplateProcessing",
+                "single": [{"SpecialToken": {"id": "no such", "type_id": 0}}],
+                "pair": [],
+                "special_tokens": {},
+            },
+            "cannot be used",
+        ),
+        (
+            "tokenizer.json",
+            "model",
+            {"type": "BPE", "vocab": {"a": 0}, "merges": [], "unk_token": "q"},
+            "`q` not found",
+        ),
+        ("tokenizer.json", "model", {"type": "BPE", "vocab": {"a": 2**32 - 1}, "merges": []}, "has the id 4294967295"),
+        ("tokenizer_config.json", "bos_token", "\ud800", "surrogates"),
+    ],
+)
+def test_hostile_folders(byte_level_folder: Path, tmp_path: Path, name: str, path: str, value: Any, says: str):
+    """What makes the library panic, or fail once it is used, or fill the memory, is refused like any other file."""
+    folder = shutil.copytree(byte_level_folder, tmp_path / "m")
+    content = json.loads((folder / name).read_text())
+    (folder / name).write_text(json.dumps(content | {path: value}))
+    with pytest.raises(CheckpointError, match=says):
+        load_tokenizer(TokenizerSource(folder=folder))
+
+
 def test_no_source():
     with pytest.raises(CheckpointError, match="no tokenizer"):
         load_tokenizer(TokenizerSource())
@@ -224,11 +258,9 @@ def test_a_long_text_lets_other_threads_run(byte_level: Tokenizer):
 
     ticker = threading.Thread(target=tick)
     ticker.start()
-    began = time.monotonic()
     tokens = byte_level.encode(text)
-    seconds = time.monotonic() - began
     done.set()
     ticker.join()
-    assert max(gaps) < seconds / 2
+    assert len(gaps) > 20  # one or two where the lock is held to the end
     assert tokens == byte_level._backend.encode(text).ids
     assert byte_level.decode(tokens, skip_special_tokens=False) == text

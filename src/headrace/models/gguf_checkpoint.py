@@ -43,6 +43,8 @@ _IN_BLOCK = {
     "ffn_down": "mlp.down_proj",
 }
 _BLOCK_NAME = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
+# How some writers say that there is no such token.
+NO_TOKEN = 2**32 - 1
 # Llama 3's divisors of the rotary frequencies: a table computed from the config, not a weight.
 ROPE_FACTORS = "rope_freqs.weight"
 
@@ -223,5 +225,5 @@ def _rope(file: GGUFFile, data: _Metadata, head_dim: int) -> dict[str, Any]:
 def _end_tokens(metadata: Mapping[str, Any]) -> list[Any]:
     """End of text, of turn and of message: a chat model may end its turn with any of them."""
     keys = ("eos_token_id", "eot_token_id", "eom_token_id")
-    found = [metadata[f"tokenizer.ggml.{key}"] for key in keys if f"tokenizer.ggml.{key}" in metadata]
-    return list(dict.fromkeys(found))
+    found = (metadata.get(f"tokenizer.ggml.{key}") for key in keys)
+    return [token for token in found if token not in (None, NO_TOKEN)]

@@ -18,6 +18,9 @@ from headrace.text.vocabulary import Vocabulary, token_bytes_of
 Tokens = Sequence[int] | np.ndarray[tuple[int], np.dtype[np.integer]]
 """Token ids: any sequence of ints, or a one-dimensional integer array."""
 
+# Some tokenizers load, and fail at the first character that they cannot spell.
+PROBE = "a 1\n\0é字\U0001f600"
+
 # The library holds the interpreter's lock while it encodes one text, but not for a batch: from this many characters
 # (some 10 ms) on, other threads are let run.
 LONG_TEXT = 10_000
@@ -155,11 +158,20 @@ def load_tokenizer(source: TokenizerSource) -> Tokenizer:
     Raises:
         CheckpointError: The tokenizer is missing, malformed, or of a kind not known here.
     """
-    if source.folder is not None:
-        return Tokenizer(read_folder_vocabulary(source.folder))
-    if source.gguf is not None:
-        return Tokenizer(read_gguf_vocabulary(source.gguf, "GGUF metadata"))
-    raise CheckpointError("the checkpoint describes no tokenizer", file="checkpoint")
+    file = "GGUF metadata" if source.folder is None else str(source.folder / "tokenizer.json")
+    try:
+        if source.folder is not None:
+            tokenizer = Tokenizer(read_folder_vocabulary(source.folder))
+        elif source.gguf is not None:
+            tokenizer = Tokenizer(read_gguf_vocabulary(source.gguf, file))
+        else:
+            raise CheckpointError("the checkpoint describes no tokenizer", file="checkpoint")
+        tokenizer.encode(PROBE)
+    except (CheckpointError, KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # of a damaged file the library makes bare Exceptions, and panics, which are none
+        raise CheckpointError(f"the tokenizer cannot be used: {error}", file=file) from error
+    return tokenizer
 
 
 def check_text(text: str, *, field: str | None = None) -> None:

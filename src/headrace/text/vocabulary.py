@@ -11,6 +11,9 @@ import tokenizers
 
 from headrace.errors import CheckpointError
 
+# Far above any real vocabulary; a table has an entry for every id up to the largest.
+MAX_SIZE = 1 << 24
+
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
@@ -67,6 +70,8 @@ def token_bytes_of(backend: tokenizers.Tokenizer, source: str) -> TokenBytes:
     """
     decoder = _decoder_steps(backend)
     vocab = backend.get_vocab(with_added_tokens=True)
+    if _size(vocab) > MAX_SIZE:
+        raise CheckpointError(f"a token has the id {_size(vocab) - 1}; ids must be below {MAX_SIZE}", file=source)
     kinds = [step["type"] for step in decoder]
     if kinds == ["ByteLevel"]:
         return _byte_level(vocab)
