@@ -2,7 +2,9 @@
 
 import importlib.util
 import json
+import socket
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -145,6 +147,19 @@ def test_pipelined_requests_are_answered_in_order_and_garbage_after_them_hurts_n
     assert answer.index(b"HTTP/1.1 200") < answer.index(b"HTTP/1.1 404")
     assert server.is_ready()
     server.assert_comes_to_rest()
+
+
+def test_a_head_behind_a_large_body_is_not_taken_for_a_large_head(server):
+    body = json.dumps({"model": NAME, "prompt": "Hi", "max_tokens": 1, "user": "x" * 300_000}).encode()
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n"
+    one, last = head.encode() + b"\r\n" + body, head.encode() + b"Connection: close\r\n\r\n" + body
+    for _ in range(5):
+        with socket.create_connection(("127.0.0.1", server.port), timeout=10) as s:
+            s.sendall(one + last[:30])
+            time.sleep(0.2)
+            s.sendall(last[30:])
+            answers = b"".join(iter(lambda s=s: s.recv(65536), b""))
+        assert answers.count(b"HTTP/1.1 200 OK") == 2
 
 
 def test_large_body_with_expect_is_refused_before_it_is_sent(server):

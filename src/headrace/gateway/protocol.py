@@ -28,6 +28,7 @@ class Protocol(HttpToolsProtocol):
 
     _head_bytes = 0
     _in_head = True
+    _piece_is_shared = False
     _late: asyncio.TimerHandle | None = None
     _stalled: asyncio.TimerHandle | None = None
 
@@ -46,10 +47,12 @@ class Protocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         """Bytes came."""
         super().data_received(data)
-        if self._in_head:
+        # Of a piece that holds the end of another message, a large body perhaps, we cannot tell which part is the head.
+        if self._in_head and not self._piece_is_shared:
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
                 self._refuse(head_too_large(MAX_HEAD_BYTES))
+        self._piece_is_shared = False
 
     def on_message_begin(self) -> None:
         """A head begins."""
@@ -62,6 +65,11 @@ class Protocol(HttpToolsProtocol):
         self._in_head = False
         self._be_patient()
         super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """A request is complete."""
+        self._piece_is_shared = True
+        super().on_message_complete()
 
     def pause_writing(self) -> None:
         """The client reads more slowly than we write."""
