@@ -7,7 +7,7 @@ import pytest
 from hypothesis import settings
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as in fleet/assembly.py; whichever loads PyTorch first
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # as in fleet/assembly.py; whichever loads PyTorch first
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 # A shared machine may stall any single example.
 settings.register_profile("headrace", deadline=None)

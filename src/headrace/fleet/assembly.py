@@ -25,6 +25,13 @@ LARGEST_DEFAULT_KV = 4096 * MiB
 
 Progress = Callable[[int, int], None]
 
+_RANGES = (
+    ("threads", 1, 1024),
+    ("context_length", 2, 2**31 - 1),
+    ("max_running", 1, 65_536),
+    ("max_batch_tokens", 1, 2**24),
+)
+
 
 class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How to run a model.
@@ -60,10 +67,10 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     debug: bool = False
 
     def __post_init__(self) -> None:
-        for field, low in (("threads", 1), ("context_length", 2), ("max_running", 1), ("max_batch_tokens", 1)):
+        for field, low, high in _RANGES:
             value = getattr(self, field)
-            if value is not None and value < low:
-                raise InvalidInput(f"must be at least {low}, got {value}", field=field)
+            if value is not None and not low <= value <= high:
+                raise InvalidInput(f"must be from {low} to {high}, got {value}", field=field)
         if self.max_step_ms is not None and not self.max_step_ms > 0:
             raise InvalidInput(
                 f"must be a positive number of milliseconds, got {self.max_step_ms}", field="max_step_ms"
@@ -84,9 +91,10 @@ def build_engine(
         CheckpointError: The file cannot be used.
         InvalidInput: The KV memory or the context is too small or too large.
     """
-    # PyTorch's threads wait for each other by spinning. Where another process wants the cores too, that costs most of
-    # the speed; sleeping costs little where none does. The setting is read when PyTorch is loaded.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # PyTorch's threads wait for each other by spinning, which collapses where another process wants the cores too;
+    # sleeping at once costs a third of the speed where none does (docs/benchmarks.md). So: spin shortly, then sleep.
+    # The setting (of GNU's OpenMP) is read when PyTorch is loaded.
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     # Imported late: PyTorch takes a second, and whoever only asks for help should not wait for it.
     from headrace.models.llama import load_model
     from headrace.runtime.eager import EagerExecutor, set_threads, torch_dtype

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import uvicorn
 
 from headrace.engine.messages import ReplicaInfo
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, InvalidInput
 from headrace.gateway.app import build_app
 from headrace.gateway.protocol import Protocol
 from headrace.gateway.replica import ReplicaState
@@ -100,6 +100,8 @@ def serve(services: Services, host: str, port: int, *, on_ready: OnReady) -> Non
 
 
 def _listen(host: str, port: int) -> socket.socket:
+    if not host:
+        raise InvalidInput("must name an address; 0.0.0.0 is all", field="host")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family)

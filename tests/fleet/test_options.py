@@ -1,0 +1,25 @@
+"""Options that cannot be run are refused by name, before anything is loaded."""
+
+import pytest
+
+from headrace.errors import InvalidInput
+from headrace.fleet.assembly import EngineOptions
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("threads", 0),
+        ("threads", 100_000),
+        ("context_length", 1),
+        ("max_running", 0),
+        ("max_running", 10**6),
+        ("max_batch_tokens", 0),
+        ("max_step_ms", 0.0),
+        ("max_step_ms", float("nan")),
+    ],
+)
+def test_an_option_out_of_range_is_named(option, value):
+    with pytest.raises(InvalidInput) as caught:
+        EngineOptions(path="m", name="m", **{option: value})
+    assert caught.value.field == option
