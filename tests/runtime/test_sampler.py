@@ -89,7 +89,8 @@ def test_presence_and_frequency_count_output_only():
 def test_bias_and_minimum_length():
     logits = np.zeros(VOCAB, np.float32)
     logits[5] = 10
-    sampling = SlotSampling(temperature=0, suppress=(5,), min_tokens=2, logit_bias=((3, 4.0), (5, 100.0)))
+    bias = {"bias_tokens": np.array([3, 5], np.int32), "bias_values": np.array([4, 100], np.float32)}
+    sampling = SlotSampling(temperature=0, suppress=np.array([5], np.int32), min_tokens=2, **bias)
     assert sample(logits, sampling, None, position=9, output_length=1) == 3
     assert sample(logits, sampling, None, position=9, output_length=2) == 5
 

@@ -26,14 +26,24 @@ FloatArray = npt.NDArray[np.float32]
 FROM_SLOT = -1
 
 
-@dataclass(frozen=True, slots=True)
+def _no_tokens() -> IntArray:
+    return np.empty(0, np.int32)
+
+
+def _no_values() -> FloatArray:
+    return np.empty(0, np.float32)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class SlotSampling:
     """How a slot's tokens are drawn; the executor's part of ``SamplingParams``, seeds resolved.
 
     Attributes:
         seed: With ``sample_index`` and the position, the whole state of the random numbers.
         sample_index: Which of the request's n samples this is.
-        suppress: Tokens that may not be drawn while the output is shorter than ``min_tokens``.
+        bias_tokens: int32 [k], tokens whose logits get something added.
+        bias_values: float32 [k], what they get.
+        suppress: int32 [k], tokens that may not be drawn while the output is shorter than ``min_tokens``.
         logprobs: Alternatives to report per drawn token; None reports nothing.
         prompt_logprobs: The same for prompt tokens.
     """
@@ -45,11 +55,12 @@ class SlotSampling:
     repetition_penalty: float = 1.0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
-    logit_bias: tuple[tuple[int, float], ...] = ()
+    bias_tokens: IntArray = field(default_factory=_no_tokens)
+    bias_values: FloatArray = field(default_factory=_no_values)
     seed: int = 0
     sample_index: int = 0
     min_tokens: int = 0
-    suppress: tuple[int, ...] = ()
+    suppress: IntArray = field(default_factory=_no_tokens)
     logprobs: int | None = None
     prompt_logprobs: int | None = None
 

@@ -99,13 +99,13 @@ def token_logprobs(logits: FloatArray, token: int, top: int) -> TokenLogprobs:
 
 
 def _adjust(logits: FloatArray, sampling: SlotSampling, counts: TokenCounts | None, output_length: int) -> FloatArray:
-    suppress = sampling.suppress if output_length < sampling.min_tokens else ()
-    if not (suppress or sampling.logit_bias or counts):
+    too_short = output_length < sampling.min_tokens
+    if counts is None and not too_short and not len(sampling.bias_tokens):
         return logits
     adjusted = logits.copy()
-    adjusted[list(suppress)] = -np.inf
-    for token, bias in sampling.logit_bias:
-        adjusted[token] += np.float32(bias)
+    if too_short:
+        adjusted[sampling.suppress] = -np.inf
+    adjusted[sampling.bias_tokens] += sampling.bias_values
     if counts is not None:
         seen = counts.seen
         penalty = np.float32(sampling.repetition_penalty)
