@@ -91,7 +91,7 @@ def build_engine(
         CheckpointError: The file cannot be used.
         InvalidInput: The KV memory or the context is too small or too large.
     """
-    # PyTorch's threads wait for each other by spinning, which collapses where another process wants the cores too;
+    # PyTorch's threads wait for each other by spinning, which collapses where other processes want the cores too;
     # sleeping at once costs a third of the speed where none does (docs/benchmarks.md). So: spin shortly, then sleep.
     # The setting (of GNU's OpenMP) is read when PyTorch is loaded.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
