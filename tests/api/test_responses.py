@@ -141,8 +141,6 @@ def test_errors_have_their_status_and_headers():
     assert errors.unavailable("Loading.", retry_after_s=2.5).headers == {"Retry-After": "3"}
     assert errors.unauthorized().headers == {"WWW-Authenticate": "Bearer"}
     assert errors.method_not_allowed("GET", "/x", ["POST", "HEAD"]).headers == {"Allow": "HEAD, POST"}
-    overflow = errors.context_exceeded("prompt", 9000, None, 8192)
-    assert (overflow.status, overflow.param, overflow.code) == (400, "prompt", "context_length_exceeded")
     refused = errors.from_invalid_input(InvalidInput("is out of range", field="logit_bias.9", code="out_of_vocabulary"))
     assert (refused.status, refused.param, refused.code) == (400, "logit_bias.9", "out_of_vocabulary")
     assert refused.message == "logit_bias.9: is out of range"

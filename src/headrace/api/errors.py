@@ -95,30 +95,11 @@ def unsupported(field: str, message: str) -> ApiError:
     return ApiError(400, message, param=field, code="unsupported_parameter")
 
 
-def context_exceeded(field: str, prompt_tokens: int, max_tokens: int | None, limit: int) -> ApiError:
-    """400: prompt and answer together do not fit the context.
-
-    Args:
-        field: ``prompt``, ``prompt[2]`` or ``messages`` where the prompt alone is too long, else ``max_tokens``.
-        prompt_tokens: Length of the prompt.
-        max_tokens: Output tokens asked for, if any.
-        limit: Context length; a prompt may take all of it but one token.
-    """
-    wanted = f" and {max_tokens} to generate" if max_tokens is not None else ", with at least one to generate"
-    message = f"The context holds {limit} tokens; the prompt has {prompt_tokens}{wanted}. Shorten '{field}'."
-    return ApiError(400, message, param=field, code="context_length_exceeded")
-
-
 def unauthorized(message: str = "Give a valid API key as 'Authorization: Bearer KEY'.") -> ApiError:
     """401: no API key, or an unknown one."""
     return ApiError(
         401, message, type="authentication_error", code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"}
     )
-
-
-def forbidden(message: str) -> ApiError:
-    """403: the key is known, and this is not allowed to it."""
-    return ApiError(403, message, type="permission_error", code="permission_denied")
 
 
 def model_not_found(model: str, known: Iterable[str] = ()) -> ApiError:

@@ -15,7 +15,6 @@ OPEN_ROUTES = ("/health", "/ready", "/metrics")
 _REASONS = {
     "400": "A field cannot be used; `param` names it.",
     "401": "The API key is missing or unknown.",
-    "403": "The API key does not allow this.",
     "404": "No such model.",
     "405": "The route takes other methods.",
     "408": "The body did not arrive in time.",
@@ -45,7 +44,7 @@ def openapi_document(served: Served | None = None) -> dict[str, Any]:
         for operation in methods.values():
             if served.auth and path not in OPEN_ROUTES:
                 operation["security"] = [{"apiKey": []}]
-                operation["responses"].update({status: _error(status) for status in ("401", "403")})
+                operation["responses"]["401"] = _error("401")
             operation["responses"] = dict(sorted(operation["responses"].items()))
     return {
         "openapi": "3.1.0",
