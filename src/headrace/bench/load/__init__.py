@@ -1,0 +1,1 @@
+"""How it is asked: connections, streams, the clock, and what was seen."""

@@ -1,0 +1,328 @@
+"""The result file: what ``--json`` writes and ``bench compare`` reads. docs/bench-serve.md documents every field.
+
+Durations and moments are seconds, rates are per second. A new field with a default keeps the version; anything else
+raises it.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+RESULT_SCHEMA = "headrace.bench.serve/1"
+COMPARISON_SCHEMA = "headrace.bench.compare/1"
+
+
+class Estimate(msgspec.Struct, frozen=True):
+    """A figure and its 95 % confidence interval; null ends where the sample is too small to give one."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+
+class Distribution(msgspec.Struct, frozen=True):
+    """A latency over many requests or gaps. ``percentiles`` has ``p50``, ``p90``, ``p95``, ``p99``."""
+
+    count: int
+    mean: Estimate
+    minimum: float
+    maximum: float
+    percentiles: dict[str, Estimate]
+
+
+class Goodput(msgspec.Struct, frozen=True):
+    """Requests that met the service level.
+
+    Attributes:
+        slo: Bound by measure (``ttft``, ``tpot``, ``itl``, ``e2e``), seconds.
+        met: Requests that met all of them, of those due in the window.
+        share: Their share of all that were due in the window, failed ones included.
+        rate: Such requests a second.
+    """
+
+    slo: dict[str, float]
+    met: int
+    share: Estimate
+    rate: Estimate
+
+
+class Lengths(msgspec.Struct, frozen=True):
+    """Whether what was asked for was what was computed, over the requests that succeeded.
+
+    Attributes:
+        planned_prompt_tokens: Sum of what was sent, where it is known beforehand.
+        prompt_tokens: Sum of what the server counted.
+        prompt_differs: Requests whose prompt the server counted otherwise.
+        output_tokens: Sum of what the server counted.
+        output_differs: Requests that gave another number of tokens than was asked for.
+        output_uncounted: Requests whose output tokens the server did not tell.
+        tokens_per_event: Output tokens by stream event; above 1 the gaps between tokens are those between groups.
+    """
+
+    planned_prompt_tokens: int
+    prompt_tokens: int
+    prompt_differs: int
+    output_tokens: int
+    output_differs: int
+    output_uncounted: int
+    tokens_per_event: float | None
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """What was measured inside the window.
+
+    Attributes:
+        window: Begin and end, seconds since the round began. A request counts if it was due inside.
+        requests: Due inside the window.
+        succeeded: Of these, answered to the end.
+        errors: Kind to count, of these.
+        latency: ``ttft``, ``tpot``, ``itl``, ``e2e``, ``queue`` (where the server tells it), each over what succeeded.
+        rates: ``requests_due``, ``requests_completed``, ``input_tokens``, ``output_tokens``, ``total_tokens``,
+            ``cached_tokens``; per second of the window.
+        per_device: The same, divided by the number of devices.
+        cached_share: Cached tokens by prompt tokens; null where the server does not tell them.
+        goodput: Where a service level was given.
+        lengths: Planned beside counted.
+    """
+
+    window: tuple[float, float]
+    requests: int
+    succeeded: int
+    errors: dict[str, int]
+    latency: dict[str, Distribution]
+    rates: dict[str, Estimate]
+    per_device: dict[str, float]
+    cached_share: float | None
+    goodput: Goodput | None
+    lengths: Lengths
+
+
+class Lag(msgspec.Struct, frozen=True):
+    """How late the generator was, seconds."""
+
+    p50: float
+    p99: float
+    maximum: float
+
+
+class Generator(msgspec.Struct, frozen=True):
+    """The generator itself.
+
+    Attributes:
+        cpu_cores: Processor time by wall time: how many cores it kept busy.
+        send_lag: From due to written.
+        loop_lag: How late its event loop served a timer, which is also how late it may have seen an event.
+        connections: Connections opened.
+        resent: Requests sent twice; see docs/bench-serve.md.
+    """
+
+    cpu_cores: float
+    send_lag: Lag
+    loop_lag: Lag
+    connections: int
+    resent: int
+
+
+class Certificate(msgspec.Struct, frozen=True):
+    """Whether the figures are the server's: ``reasons`` says why not, one sentence each."""
+
+    certified: bool
+    reasons: list[str]
+
+
+class Requests(msgspec.Struct, frozen=True, kw_only=True):
+    """Every request of the round, as columns; rows in the order due. Null: never happened, or not told.
+
+    Attributes:
+        session: Number of its session.
+        turn: Number of the turn in it.
+        due: When it was to be sent.
+        sent: When it was.
+        first: When its first output came.
+        end: When its stream ended.
+        gaps: Seconds between its output events, in order.
+        planned_prompt: Prompt tokens sent.
+        planned_output: Tokens asked for.
+        prompt_tokens: As the server counts.
+        output_tokens: As the server counts.
+        cached_tokens: As the server counts.
+        queue: Seconds in the server's queue, as it says.
+        error: Kind of error; empty if none.
+    """
+
+    session: list[int]
+    turn: list[int]
+    due: list[float]
+    sent: list[float | None]
+    first: list[float | None]
+    end: list[float | None]
+    gaps: list[list[float]]
+    planned_prompt: list[int | None]
+    planned_output: list[int]
+    prompt_tokens: list[int | None]
+    output_tokens: list[int | None]
+    cached_tokens: list[int | None]
+    queue: list[float | None]
+    error: list[str]
+
+
+class Round(msgspec.Struct, frozen=True, kw_only=True):
+    """One stretch of load.
+
+    Attributes:
+        started: Moment, ISO 8601 with zone.
+        rate: Requests a second that were asked for; null for closed loops, traces and ramps.
+        summary: What was measured.
+        generator: The generator itself.
+        certificate: Whether the figures are the server's.
+        requests: Every request.
+    """
+
+    started: str
+    rate: float | None
+    summary: Summary
+    generator: Generator
+    certificate: Certificate
+    requests: Requests
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True):
+    """The server.
+
+    Attributes:
+        url: Where it listens.
+        model: The name asked for.
+        api: Which endpoint.
+        prompts: Sent as token ids, or as text.
+        server: What it calls itself, or null.
+        context_length: Most tokens of a sequence, or null if it does not tell.
+    """
+
+    url: str
+    model: str
+    api: Literal["completions", "chat"]
+    prompts: Literal["tokens", "text"]
+    server: str | None
+    context_length: int | None
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """The load that was asked for.
+
+    Attributes:
+        workload: Its name.
+        parameters: What the workload was made from.
+        sessions: How many.
+        requests: How many, over all sessions.
+        skipped: Requests left out of a trace: reason to count.
+        ideal_cached_share: Share of the prompt tokens that a prefix cache without limits would find, answers aside.
+        arrivals: ``closed``, ``constant``, ``poisson``, ``gamma`` or ``trace``.
+        arrival_parameters: Concurrency, rate, burstiness, time scale.
+        seed: Of every draw.
+        warmup: Seconds or share at the beginning that do not count, as given.
+        cooldown: The same at the end.
+        devices: Devices of the server.
+    """
+
+    workload: str
+    parameters: dict[str, str | int | float | None]
+    sessions: int
+    requests: int
+    skipped: dict[str, int]
+    ideal_cached_share: float
+    arrivals: str
+    arrival_parameters: dict[str, str | int | float | None]
+    seed: int
+    warmup: str
+    cooldown: str
+    devices: int
+
+
+class Point(msgspec.Struct, frozen=True):
+    """A rate that was tried: index of its round, and whether enough requests met the service level."""
+
+    rate: float
+    round: int
+    met: bool
+
+
+class Search(msgspec.Struct, frozen=True, kw_only=True):
+    """The search for the highest rate.
+
+    Attributes:
+        target_share: Share of requests that must meet the service level.
+        tolerance: Relative width at which the search stops.
+        max_rate: Highest rate that met it, requests a second; null if none did.
+        bounded: Whether a rate that fails was found above it; else the true maximum may be higher.
+        points: Every rate tried, in the order tried.
+    """
+
+    target_share: float
+    tolerance: float
+    max_rate: float | None
+    bounded: bool
+    points: list[Point]
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """All that was measured of one server.
+
+    Attributes:
+        schema: ``RESULT_SCHEMA``.
+        version: Of headrace.
+        machine: Of the generator: processor, cores, system.
+        target: The server.
+        plan: The load.
+        rounds: At least one.
+        search: With ``--find-max-rate``; its rounds are the trials.
+    """
+
+    schema: str
+    version: str
+    machine: dict[str, str | int]
+    target: Target
+    plan: Plan
+    rounds: list[Round]
+    search: Search | None = None
+
+
+class Ratio(msgspec.Struct, frozen=True, kw_only=True):
+    """A measure of both servers.
+
+    Attributes:
+        measure: Such as ``ttft.p99`` or ``rates.output_tokens``.
+        better: Which direction is better.
+        a: Of the first.
+        b: Of the second.
+        ratio: First by second.
+        verdict: ``a`` or ``b`` is better, or ``none``: no difference shown.
+    """
+
+    measure: str
+    better: Literal["lower", "higher"]
+    a: float
+    b: float
+    ratio: Estimate
+    verdict: Literal["a", "b", "none"]
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """Two results, measure by measure.
+
+    Attributes:
+        schema: ``COMPARISON_SCHEMA``.
+        method: How the intervals were found, one sentence.
+        warnings: Why the two may not be comparable: other workloads, uncertified rounds.
+        ratios: One a measure.
+        a: The first result.
+        b: The second.
+    """
+
+    schema: str
+    method: str
+    warnings: list[str]
+    ratios: list[Ratio]
+    a: Result
+    b: Result

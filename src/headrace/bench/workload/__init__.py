@@ -1,0 +1,1 @@
+"""What is asked: lengths, sessions, traces, arrivals, and the tokens of the prompts."""
