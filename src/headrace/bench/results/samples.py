@@ -22,7 +22,7 @@ class Samples:
         turn: Number of the turn in its session, int64.
         due: When the request was to be sent by the schedule, whether or not the generator managed to. Latencies count
             from here.
-        sent: When it was written to its connection; NaN if it never was.
+        sent: When the generator began to send it, by writing it to a connection or opening one; NaN if it never did.
         end: When its stream ended, or it failed; NaN if the round was over before.
         planned_prompt: Prompt tokens that were sent, counted by the generator; ``UNKNOWN`` where the server's template
             or the text of an answer decides.

@@ -178,6 +178,7 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
         generator: The generator itself.
         certificate: Whether the figures are the server's.
         requests: Every request.
+        messages: Kind of error to what was said the first time it happened.
     """
 
     started: str
@@ -186,6 +187,7 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
     generator: Generator
     certificate: Certificate
     requests: Requests
+    messages: dict[str, str] = {}
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,0 +1,280 @@
+"""What a server is and takes: found out by asking it, before any load."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+import httpx
+import msgspec
+import numpy as np
+
+from headrace.bench.load.events import DONE, EventSplitter, decode_chunk, error_message
+from headrace.bench.load.http import Address
+from headrace.bench.results.schema import Target
+from headrace.bench.workload.prompts import Lexicon, ids, text
+from headrace.errors import HeadraceError
+
+PROBE_TOKENS = 8
+PROBE_SECONDS = 120.0
+# Templates strip a message's spaces, and a word without its space may be another number of tokens: this goes first.
+CHAT_HEAD = "Words:"
+
+Api = Literal["completions", "chat"]
+PATHS: dict[Api, str] = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
+
+
+class Server(msgspec.Struct, frozen=True, kw_only=True):
+    """A server and how to ask it.
+
+    Attributes:
+        target: What the result file tells of it.
+        address: Where it listens.
+        headers: Sent with every request.
+        extra_body: Fields added to every request.
+        ignores_eos: Whether it takes ``ignore_eos``, so that answers have the length asked for.
+        returns_ids: Whether it tells the token ids of an answer when asked.
+        overhead: Tokens that it adds to a prompt, such as a template's.
+        notes: What the user should know, one sentence each.
+    """
+
+    target: Target
+    address: Address
+    headers: dict[str, str]
+    extra_body: dict[str, Any]
+    ignores_eos: bool
+    returns_ids: bool
+    overhead: int
+    notes: list[str]
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    """How to ask, as the user wants it.
+
+    Attributes:
+        api: Endpoint.
+        prompts: As token ids, as text, or whichever the server takes, ids first.
+        ignore_eos: Ask for answers of exactly the length wanted.
+        model: Name to ask for; None takes the first that the server lists.
+        headers: Added to every request.
+        extra_body: Fields added to every request.
+    """
+
+    api: Api = "completions"
+    prompts: Literal["auto", "tokens", "text"] = "auto"
+    ignore_eos: bool = True
+    model: str | None = None
+    headers: dict[str, str] = {}
+    extra_body: dict[str, Any] = {}
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """What a small request brought: its refusal, or what it tells."""
+
+    refused: str | None = None
+    status: int = 200
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    tells_ids: bool = False
+
+
+class Inquirer:
+    """Asks a server about itself, over ordinary HTTP.
+
+    Args:
+        url: Its address, with or without ``/v1``.
+        headers: Sent with every request.
+
+    Raises:
+        InvalidInput: The address is none.
+    """
+
+    def __init__(self, url: str, headers: Mapping[str, str]) -> None:
+        self.address = Address(url)
+        self._http = httpx.Client(
+            base_url=self.address.url,
+            headers={**headers, "X-Request-Id": "probe"},
+            timeout=httpx.Timeout(PROBE_SECONDS, connect=5),
+            trust_env=not _is_loopback(self.address.host),  # a proxy cannot reach what listens on this machine
+        )
+
+    def close(self) -> None:
+        """Close its connections."""
+        self._http.close()
+
+    def models(self) -> tuple[dict[str, Any], str | None]:
+        """The first model that it lists, and what it calls itself.
+
+        Raises:
+            HeadraceError: It does not answer, or is no OpenAI-compatible server.
+        """
+        response = self._ask("GET", "/v1/models")
+        if response.is_error:
+            raise HeadraceError(f"{self.address.url}/v1/models answers {response.status_code}: {_says(response)}")
+        try:
+            entries = [dict(entry) for entry in response.json()["data"]]
+        except (ValueError, KeyError, TypeError):
+            raise HeadraceError(f"what answers at {self.address.url} is no OpenAI-compatible server") from None
+        if not entries:
+            raise HeadraceError(f"{self.address.url} lists no model; load one, or name it with --model")
+        return entries[0], response.headers.get("server")
+
+    def tokenize(self, content: str) -> list[int]:
+        """Token ids of a text, without special tokens, as vLLM's, headrace's or llama.cpp's ``/tokenize`` tells them.
+
+        Raises:
+            HeadraceError: It has no such endpoint.
+        """
+        forms: list[dict[str, Any]] = [{"prompt": content, "add_special_tokens": False}, {"content": content}]
+        for form in forms:
+            response = self._ask("POST", "/tokenize", form)
+            try:
+                tokens = [] if response.is_error else [int(token) for token in response.json()["tokens"]]
+            except (ValueError, KeyError, TypeError):
+                tokens = []
+            if tokens:
+                return tokens
+        raise HeadraceError(
+            f"{self.address.url} does not tokenize (no /tokenize); name the model's files with --tokenizer"
+        )
+
+    def try_request(self, api: Api, body: dict[str, Any]) -> Reply:
+        """One small streamed request.
+
+        Raises:
+            HeadraceError: It does not answer, or not with a stream.
+        """
+        try:
+            with self._http.stream("POST", PATHS[api], json=body) as response:
+                if response.is_error:
+                    response.read()
+                    return Reply(refused=f"{response.status_code}: {_says(response)}", status=response.status_code)
+                return _read(response)
+        except httpx.TransportError as error:
+            raise self._unreachable(error) from None
+
+    def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> httpx.Response:
+        try:
+            return self._http.request(method, path, json=body)
+        except httpx.TransportError as error:
+            raise self._unreachable(error) from None
+
+    def _unreachable(self, error: Exception) -> HeadraceError:
+        return HeadraceError(f"no server answers at {self.address.url}: {error or type(error).__name__}")
+
+
+def inquire(inquirer: Inquirer, question: Question, lexicon: Lexicon) -> Server:
+    """Find out how the server can be asked.
+
+    The first combination that it takes is used: token ids before text, ``ignore_eos`` before none.
+
+    Raises:
+        HeadraceError: It takes none of them, or tells no token counts.
+    """
+    entry, name = inquirer.models()
+    model = question.model or str(entry.get("id"))
+    refusals: list[str] = []
+    for prompts, ignores in _combinations(question):
+        body = _probe(question, lexicon, model, prompts, ignores=ignores)
+        reply = inquirer.try_request(question.api, body)
+        if reply.refused is None:
+            returns_ids = inquirer.try_request(question.api, {**body, "return_token_ids": True}).tells_ids
+            target = Target(
+                url=inquirer.address.url,
+                model=model,
+                api=question.api,
+                prompts=prompts,
+                server=name,
+                context_length=_context_length(entry),
+            )
+            return _server(inquirer.address, question, target, reply, ignores=ignores, returns_ids=returns_ids)
+        refusals.append(reply.refused)
+        if reply.status not in (400, 415, 422, 500, 501):  # no other form of the request would change this
+            break
+    raise HeadraceError(f"{inquirer.address.url}{PATHS[question.api]} refuses: {refusals[0]}")
+
+
+def _server(
+    address: Address, question: Question, target: Target, reply: Reply, *, ignores: bool, returns_ids: bool
+) -> Server:
+    if reply.prompt_tokens is None or reply.output_tokens is None:
+        raise HeadraceError(
+            f"{address.url} tells no usage in its stream (stream_options.include_usage), "
+            "and tokens cannot be counted by chunks"
+        )
+    notes = []
+    if question.prompts == "auto" and target.prompts == "text" and question.api == "completions":
+        notes.append("The server takes no token ids as prompt; text of as many tokens is sent.")
+    if question.ignore_eos and not ignores:
+        notes.append("The server takes no ignore_eos; answers may be shorter than asked for.")
+    return Server(
+        target=target,
+        address=address,
+        headers=question.headers,
+        extra_body=question.extra_body,
+        ignores_eos=ignores,
+        returns_ids=returns_ids,
+        overhead=reply.prompt_tokens - PROBE_TOKENS,
+        notes=notes,
+    )
+
+
+def _combinations(question: Question) -> Iterator[tuple[Literal["tokens", "text"], bool]]:
+    for ignores in (True, False) if question.ignore_eos else (False,):
+        if question.api == "completions" and question.prompts != "text":
+            yield "tokens", ignores
+        if question.api == "chat" or question.prompts != "tokens":
+            yield "text", ignores
+
+
+def _probe(question: Question, lexicon: Lexicon, model: str, prompts: str, *, ignores: bool) -> dict[str, Any]:
+    words = np.arange(PROBE_TOKENS) % len(lexicon.ids)
+    body: dict[str, Any] = {"model": model, "max_tokens": 2, "temperature": 0, "stream": True}
+    body["stream_options"] = {"include_usage": True}
+    if question.api == "chat":
+        body["messages"] = [{"role": "user", "content": CHAT_HEAD + text(lexicon, words, begins=False)}]
+    else:
+        body["prompt"] = ids(lexicon, words).tolist() if prompts == "tokens" else text(lexicon, words)
+    if ignores:
+        body["ignore_eos"] = True
+    return {**body, **question.extra_body}
+
+
+def _read(response: httpx.Response) -> Reply:
+    """What a stream tells of itself."""
+    splitter = EventSplitter()
+    prompt_tokens = output_tokens = None
+    tells_ids = False
+    try:
+        for data in response.iter_bytes():
+            for event in splitter.feed(data):
+                if event == DONE:
+                    continue
+                chunk = decode_chunk(event)
+                if chunk.error is not None:
+                    return Reply(refused=error_message(bytes(chunk.error)), status=500)
+                tells_ids = tells_ids or any(choice.token_ids for choice in chunk.choices)
+                if chunk.usage is not None:
+                    prompt_tokens, output_tokens = chunk.usage.prompt_tokens, chunk.usage.completion_tokens
+    except msgspec.DecodeError as error:
+        return Reply(refused=f"its stream is not in OpenAI's form: {error}")
+    return Reply(prompt_tokens=prompt_tokens, output_tokens=output_tokens, tells_ids=tells_ids)
+
+
+def _context_length(entry: Mapping[str, Any]) -> int | None:
+    """As headrace, vLLM and SGLang (``max_model_len``) or llama.cpp (``meta.n_ctx``) tell it."""
+    meta = entry.get("meta")
+    found = entry.get("max_model_len") or (meta.get("n_ctx") if isinstance(meta, dict) else None)
+    return found if isinstance(found, int) and found > 0 else None
+
+
+def _says(response: httpx.Response) -> str:
+    return error_message(response.content) or response.reason_phrase
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

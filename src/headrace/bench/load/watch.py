@@ -1,0 +1,107 @@
+"""What can be seen of a round while it runs: how it goes, and how late the generator is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Callable
+
+import msgspec
+
+from headrace.bench.load.exchange import Exchange
+from headrace.bench.load.http import clock
+
+HEARTBEAT_SECONDS = 0.01
+SNAPSHOT_SECONDS = 0.5
+RECENT_SECONDS = 10.0
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """How a round goes, for whoever watches.
+
+    Attributes:
+        seconds: Since the round began.
+        begun: Requests sent.
+        ended: Of these, over.
+        errors: Kind to count.
+        rate: Requests that ended a second, over the last ``RECENT_SECONDS``.
+        ttft: Latencies to first output of those, seconds.
+    """
+
+    seconds: float
+    begun: int
+    ended: int
+    errors: dict[str, int]
+    rate: float
+    ttft: list[float]
+
+
+Watch = Callable[[Snapshot], None]
+
+
+class Monitor:
+    """Counts requests, beats its heart in the event loop and shows snapshots.
+
+    Attributes:
+        loop_lag: How late each beat was, seconds.
+        messages: Kind of error to what was said the first time.
+
+    Args:
+        watch: Called with a snapshot twice a second.
+    """
+
+    def __init__(self, watch: Watch) -> None:
+        self.loop_lag: list[float] = []
+        self.messages: dict[str, str] = {}
+        self._watch = watch
+        self._begun = 0
+        self._ended = 0
+        self._errors: Counter[str] = Counter()
+        self._recent: deque[tuple[float, float | None]] = deque()
+        self._zero = 0.0
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+
+    def start(self, zero: float) -> None:
+        """Begin to watch; ``zero`` is the moment at which the round begins."""
+        self._zero = zero
+        self._beat(None)
+        self._show()
+
+    def stop(self) -> None:
+        """No more beats and snapshots."""
+        for timer in self._timers.values():
+            timer.cancel()
+
+    def begun(self) -> None:
+        """A request was sent."""
+        self._begun += 1
+
+    def ended(self, exchange: Exchange) -> None:
+        """A request is over."""
+        self._ended += 1
+        first = exchange.events[0] - exchange.due if exchange.events else None
+        self._recent.append((exchange.end, first))
+        if exchange.error:
+            self._errors[exchange.error] += 1
+            self.messages.setdefault(exchange.error, exchange.message)
+
+    def _beat(self, expected: float | None) -> None:
+        now = clock()
+        if expected is not None:
+            self.loop_lag.append(max(now - expected, 0.0))
+        loop = asyncio.get_running_loop()
+        self._timers["beat"] = loop.call_later(HEARTBEAT_SECONDS, self._beat, now + HEARTBEAT_SECONDS)
+
+    def _show(self) -> None:
+        self._timers["show"] = asyncio.get_running_loop().call_later(SNAPSHOT_SECONDS, self._show)
+        self._watch(self.snapshot())
+
+    def snapshot(self) -> Snapshot:
+        """How it goes now."""
+        now = clock()
+        while self._recent and self._recent[0][0] < now - RECENT_SECONDS:
+            self._recent.popleft()
+        seconds = max(now - self._zero, 0.0)
+        span = min(max(seconds, 1e-9), RECENT_SECONDS)
+        ttft = [first for _, first in self._recent if first is not None]
+        return Snapshot(seconds, self._begun, self._ended, dict(self._errors), len(self._recent) / span, ttft)
