@@ -154,8 +154,8 @@ def _checked(lexicon: Lexicon, tokenize: Tokenize) -> Lexicon:
         ):
             return tried
     raise InvalidInput(
-        "this tokenizer cuts the same words in another way when their order changes, so prompts of exact lengths "
-        "cannot be written with it",
+        "this tokenizer adds special tokens, or cuts words in another way when their order changes, so prompts of "
+        "exact lengths cannot be written with it",
         field="tokenizer",
     )
 
