@@ -70,14 +70,19 @@ class Agenda:
 
 class State:
     def __init__(self, script, loop):
-        self.script, self.law, self.agenda = script, Law(script), Agenda(loop)
-        self.zero, self.log, self.hung = None, [], []
-        self.chat = self.piece(True)
-        self.completion = self.piece(False)
+        self.script, self.agenda = script, Agenda(loop)
+        self.pieces = {(chat, ids): piece(chat, ids) for chat in (True, False) for ids in (True, False)}
+        self.reset()
 
-    def piece(self, chat, text=" word"):
-        choice = {"index": 0, "delta": {"content": text}} if chat else {"index": 0, "text": text}
-        return event({"choices": [{**choice, "finish_reason": None}], "model": "scripted"})
+    def reset(self):
+        self.law, self.zero, self.log = Law(self.script), None, []
+
+
+def piece(chat, with_ids):
+    choice = {"index": 0, "delta": {"content": " word"}} if chat else {"index": 0, "text": " word"}
+    if with_ids:
+        choice["token_ids"] = tokens_of("word")
+    return event({"choices": [{**choice, "finish_reason": None}], "model": "scripted"})
 
 
 class Connection(asyncio.Protocol):
@@ -86,11 +91,14 @@ class Connection(asyncio.Protocol):
     def __init__(self, state):
         import httptools
 
-        self.state, self.parser = state, httptools.HttpRequestParser(self)
+        self.state, self.parser, self.answers = state, httptools.HttpRequestParser(self), 0
 
     def connection_made(self, transport):
         self.transport = transport
-        self.path, self.body, self.id = "", b"", ""
+
+    def write(self, data):
+        if not self.transport.is_closing():  # the client may have gone
+            self.transport.write(data)
 
     def data_received(self, data):
         self.parser.feed_data(data)
@@ -106,86 +114,93 @@ class Connection(asyncio.Protocol):
         self.body += body
 
     def on_message_complete(self):
-        now = time.monotonic()
-        if self.path == "/v1/models":
-            self.transport.write(answer({"data": [{"id": "scripted", "max_model_len": 100_000}]}))
-        elif self.path == "/tokenize":
-            self.transport.write(answer({"tokens": tokens_of(json.loads(self.body)["prompt"])}))
-        elif self.path == "/log":
-            self.transport.write(answer({"zero": self.state.zero, "requests": self.state.log}))
-        elif self.path == "/reset":
-            script = self.state.script
-            self.state.law, self.state.zero, self.state.log = Law(script), None, []
-            self.transport.write(answer({}))
-        else:
-            self.serve(json.loads(self.body), now)
+        now, state = time.monotonic(), self.state
+        match self.path:
+            case "/v1/models":
+                self.write(answer({"data": [{"id": "scripted", "max_model_len": 100_000}]}))
+            case "/tokenize" if state.script.tokenizes:
+                self.write(answer({"tokens": tokens_of(json.loads(self.body)["prompt"])}))
+            case "/log":
+                self.write(answer({"zero": state.zero, "requests": state.log}))
+            case "/reset":
+                state.reset()
+                self.write(answer({}))
+            case "/v1/completions" | "/v1/chat/completions":
+                self.serve(json.loads(self.body), now)
+            case _:
+                self.write(answer({"error": "there is no such thing"}, b"404 Not Found"))
+
+    def refusal(self, body):
+        refused = [name for name in self.state.script.refuses if name in body]
+        if isinstance(body.get("prompt"), list) and not self.state.script.ids:
+            refused.append("prompt")
+        return refused[0] if refused else None
 
     def serve(self, body, now):
         state, script = self.state, self.state.script
-        chat = self.path.endswith("/chat/completions")
-        prompt = body["messages"] if chat else body["prompt"]
-        if isinstance(prompt, list) and not chat and not script.ids:
-            self.transport.write(answer({"error": {"message": "prompt must be a string"}}, b"400 Bad Request"))
+        if (refused := self.refusal(body)) is not None:
+            self.write(answer({"error": {"message": f"{refused} is not taken"}}, b"400 Bad Request"))
             return
-        probe = self.id.startswith("probe")
-        i = len(state.log)
-        if chat:
-            prompt_tokens = sum(len(tokens_of(message["content"])) for message in prompt) + script.overhead
-        else:
-            prompt_tokens = len(prompt) if isinstance(prompt, list) else len(tokens_of(prompt)) + script.overhead
-        tokens = body["max_tokens"]
-        piece = state.chat if chat else state.completion
-        if probe:
-            self.finish(HEAD + piece, body, prompt_tokens, tokens, 0)
+        chat = "messages" in body
+        prompt = body["messages"] if chat else body["prompt"]
+        said = " ".join(message["content"] for message in prompt) if chat else prompt
+        prompt_tokens = len(said) if isinstance(said, list) else len(tokens_of(said)) + script.overhead
+        shape = chat, script.returns_ids and bool(body.get("return_token_ids"))
+        tail = self.tail(chat, prompt_tokens, body["max_tokens"])
+        if self.id == "probe":
+            self.write(HEAD + state.pieces[shape] + tail(0.0))
             return
         state.zero = now if state.zero is None else state.zero
-        kind, after = script.fault(i)
-        start, moments = state.law.admit(now - state.zero, tokens)
-        state.log.append({"id": self.id, "received": now - state.zero, "start": start, "events": moments, "kind": kind})
-        at = state.zero
-        if kind is not None:
-            moments = moments[:after]
-        elif len(moments) > 1:
-            moments, last = moments[:-1], moments[-1]
-        else:
-            moments, last = [], moments[0]
-        first = HEAD
-        for moment in moments:
-            state.agenda.at(at + moment, self.transport.write, first + piece)
-            first = b""
-        queue = start - (now - state.zero)
-        if kind is None:
-            state.agenda.at(at + last, self.finish, first + piece, body, prompt_tokens, tokens, queue)
-        else:
-            state.agenda.at(at + (moments[-1] if moments else start), self.fail, kind)
+        arrival, (kind, after) = now - state.zero, script.fault(len(state.log))
+        start, moments = state.law.admit(arrival, body["max_tokens"])
+        entry = {"id": self.id, "received": arrival, "start": start, "events": moments, "kind": kind}
+        state.log.append(entry | ({"prompt": prompt} if script.record else {}))
+        last = (self.fail, kind) if kind else (self.finish, state.pieces[shape] + tail(start - arrival))
+        shown = moments[:after] if kind else moments[:-1]
+        head = HEAD if shown or kind != "http" else b""
+        for moment in shown:
+            state.agenda.at(state.zero + moment, self.write, head + state.pieces[shape])
+            head = b""
+        ends = (shown[-1] if shown else start) if kind else moments[-1]
+        state.agenda.at(state.zero + ends, *last, head)
 
-    def finish(self, head, body, prompt_tokens, tokens, queue):
-        chat = self.path.endswith("/chat/completions")
-        choice = {"index": 0, "delta": {}} if chat else {"index": 0, "text": ""}
-        end = event({"choices": [{**choice, "finish_reason": "length"}]})
-        if self.state.script.usage:
-            usage = {
-                "prompt_tokens": prompt_tokens,
-                "completion_tokens": tokens,
-                "prompt_tokens_details": {"cached_tokens": self.state.script.cached},
-            }
-            end += event({"choices": [], "usage": usage, "timings": {"queue": queue}})
-        self.transport.write(head + end + chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
+    def tail(self, chat, prompt_tokens, tokens):
+        """The end of an answer, as a function of the seconds in the queue."""
 
-    def fail(self, kind):
-        if kind == "http":
-            self.transport.write(answer({"error": {"message": "too much"}}, b"429 Too Many Requests"))
-        elif kind == "event":
-            broken = event({"error": {"message": "the engine failed", "code": 500}})
-            self.transport.write(broken + chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
-        elif kind == "disconnect":
-            self.transport.abort()
-        elif kind == "truncate":
-            self.transport.write(b"0\r\n\r\n")
-        elif kind == "noise":
-            self.transport.write(chunk(b"data: {not json\n\n"))
-        elif kind == "hang":
-            self.state.hung.append(self)
+        def write(queue):
+            choice = {"index": 0, "delta": {}} if chat else {"index": 0, "text": ""}
+            end = event({"choices": [{**choice, "finish_reason": "length"}]})
+            if self.state.script.usage:
+                details = {"cached_tokens": self.state.script.cached}
+                usage = {"prompt_tokens": prompt_tokens, "completion_tokens": tokens, "prompt_tokens_details": details}
+                end += event({"choices": [], "usage": usage, "timings": {"queue": queue}})
+            return end + chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n"
+
+        return write
+
+    def finish(self, rest, head):
+        self.write(head + rest)
+        self.answers += 1
+        if self.answers == self.state.script.close_after:
+            self.state.agenda.at(time.monotonic() + 0.02, self.transport.close)
+
+    def fail(self, kind, head):
+        match kind:
+            case "http":
+                self.write(answer({"error": {"message": "too much"}}, b"429 Too Many Requests"))
+            case "event":
+                broken = event({"error": {"message": "the engine failed", "code": 500}})
+                self.write(head + broken + chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
+            case "disconnect":
+                self.transport.abort()
+            case "truncate":
+                self.write(head + b"0\r\n\r\n")
+            case "noise":
+                self.write(head + chunk(b"data: {not json\n\n"))
+            case "no http":
+                self.write(b"SSH-2.0-scripted\r\n")
+            case "hang":
+                self.write(head)
 
 
 async def main(port, script):

@@ -22,6 +22,11 @@ class Script:
         cached: Tokens of each prompt that it says to have found in its cache.
         usage: Whether it tells its token counts.
         ids: Whether it takes prompts as token ids.
+        returns_ids: Whether it tells the ids of its answers' tokens where asked.
+        refuses: Names of fields that it answers with 400.
+        tokenizes: Whether it has /tokenize.
+        close_after: Close a connection after so many answers, without saying so; 0: never.
+        record: Whether the log holds the prompts.
     """
 
     ttft: float = 0.05
@@ -34,6 +39,11 @@ class Script:
     cached: int = 0
     usage: bool = True
     ids: bool = True
+    returns_ids: bool = False
+    refuses: list = field(default_factory=list)
+    tokenizes: bool = True
+    close_after: int = 0
+    record: bool = False
 
     def fault(self, i):
         """Kind and moment, in tokens, of what goes wrong with request i, or (None, 0)."""
@@ -60,11 +70,11 @@ class Law:
         """Seconds since the first arrival: start of service, and moment of each event."""
         script = self.script
         begin = self.working(arrival)
-        if self.free:
+        if script.slots:
             begin = max(begin, heapq.heappop(self.free))
         last_tokens = [min(i + script.tokens_per_event, tokens) - 1 for i in range(0, tokens, script.tokens_per_event)]
         moments = [begin + script.ttft + script.gap * i for i in last_tokens]
-        if self.free is not None and script.slots:
+        if script.slots:
             heapq.heappush(self.free, moments[-1])
         return self.wall(begin), [self.wall(m) for m in moments]
 

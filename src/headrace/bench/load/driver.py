@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -108,9 +109,11 @@ class Driver:
         self._interrupted = False
         self._loop = asyncio.get_running_loop()
         self._over = asyncio.Event()
+        self._failure: BaseException | None = None
 
     async def run(self) -> Outcome:
         """The round."""
+        self._loop.set_exception_handler(self._failed)
         cpu = time.process_time()
         zero = clock() + LEAD_SECONDS
         self._monitor.start(zero)
@@ -120,6 +123,8 @@ class Driver:
         wall = clock() - zero
         cpu = time.process_time() - cpu
         await self._pool.close()
+        if self._failure is not None:
+            raise self._failure
         log = GeneratorLog(wall, cpu, np.array(self._monitor.loop_lag), self._pool.opened, self._pool.resent)
         exchanges = sorted((e for e in self._exchanges if e.ended), key=lambda e: e.due)
         return Outcome(exchanges, zero, log, self._monitor.messages, self._interrupted)
@@ -127,6 +132,11 @@ class Driver:
     def interrupt(self) -> None:
         """End the round now."""
         self._interrupted = True
+        self._over.set()
+
+    def _failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """An exception in a callback is a fault of the generator: a round with one is no measurement."""
+        self._failure = context.get("exception") or RuntimeError(str(context.get("message")))
         self._over.set()
 
     def _start(self, zero: float) -> None:

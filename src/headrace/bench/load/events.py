@@ -12,6 +12,7 @@ import msgspec
 
 MAX_EVENT_BYTES = 8 << 20
 DONE = b"[DONE]"
+NULL = msgspec.Raw(b"null")
 
 _END = re.compile(rb"\r\n\r\n|\n\n|\r\r|\n\r\n|\r\n\n")
 _LINE = re.compile(rb"\r\n|\n|\r")
@@ -66,7 +67,7 @@ class Delta(msgspec.Struct, gc=False):
     content: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
-    tool_calls: msgspec.Raw | None = None
+    tool_calls: msgspec.Raw = NULL
 
 
 class Choice(msgspec.Struct, gc=False):
@@ -85,12 +86,12 @@ class Choice(msgspec.Struct, gc=False):
             return True
         delta = self.delta
         return delta is not None and bool(
-            delta.content or delta.reasoning_content or delta.reasoning or _has_calls(delta.tool_calls)
+            delta.content or delta.reasoning_content or delta.reasoning or _says_something(delta.tool_calls)
         )
 
 
-def _has_calls(calls: msgspec.Raw | None) -> bool:
-    return calls is not None and bytes(calls) not in (b"null", b"[]")
+def _says_something(value: msgspec.Raw) -> bool:
+    return bytes(value) not in (b"null", b"[]")
 
 
 class PromptTokensDetails(msgspec.Struct):
@@ -119,7 +120,12 @@ class Chunk(msgspec.Struct):
     choices: list[Choice] = []
     usage: Usage | None = None
     timings: Timings | None = None
-    error: msgspec.Raw | None = None
+    error: msgspec.Raw = NULL
+
+    @property
+    def failed(self) -> bool:
+        """Whether it reports an error."""
+        return _says_something(self.error)
 
 
 decode_chunk = msgspec.json.Decoder(Chunk).decode

@@ -118,7 +118,7 @@ class Exchange:
             self.fail("protocol", now, f"the stream is not in OpenAI's form: {error}")
 
     def _chunk(self, chunk: Chunk, now: float) -> None:
-        if chunk.error is not None and bytes(chunk.error) != b"null":
+        if chunk.failed:
             self.fail("error in stream", now, error_message(bytes(chunk.error)))
             return
         output = False

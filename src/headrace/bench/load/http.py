@@ -197,6 +197,8 @@ class Connection(asyncio.Protocol):
         self._answered = True
         try:
             self._parser.feed_data(data)
+        except httptools.HttpParserCallbackError as error:
+            raise error.__context__ or error from None  # not the server's fault but ours
         except httptools.HttpParserError as error:
             exchange = self._exchange
             self.close()

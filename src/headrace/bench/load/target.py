@@ -252,7 +252,7 @@ def _read(response: httpx.Response) -> Reply:
                 if event == DONE:
                     continue
                 chunk = decode_chunk(event)
-                if chunk.error is not None:
+                if chunk.failed:
                     return Reply(refused=error_message(bytes(chunk.error)), status=500)
                 tells_ids = tells_ids or any(choice.token_ids for choice in chunk.choices)
                 if chunk.usage is not None:
