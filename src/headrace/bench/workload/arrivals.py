@@ -95,7 +95,8 @@ def _ramp(expected: Floats, rate: float, end_rate: float, duration: float) -> Fl
     during = np.minimum(expected, total)
     # The form of the root that does not subtract two nearly equal numbers where the slope is small.
     inside = 2 * during / (rate + np.sqrt(np.maximum(rate**2 + 2 * slope * during, 0)))
-    return inside + np.maximum(expected - total, 0) / end_rate
+    # Rounding may turn two arrivals around that come at nearly the same moment.
+    return np.maximum.accumulate(inside + np.maximum(expected - total, 0) / end_rate)
 
 
 def _within(value: float, least: float, most: float, field: str) -> None:
