@@ -1,0 +1,298 @@
+"""Two servers under the same load: ratios with intervals, and a verdict only where the interval shows one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from headrace.bench.results.measure import Window, cached_counts
+from headrace.bench.results.result_file import from_requests
+from headrace.bench.results.schema import COMPARISON_SCHEMA, Comparison, Estimate, Ratio, Result, Round, Search, Summary
+from headrace.bench.results.statistics import quotient, student_t
+from headrace.errors import InvalidInput
+
+PAIRS = 3  # rounds of each from which on their spread is known well enough
+
+PAIRED = (
+    "Student's t intervals of the mean logarithm of the ratio over {pairs} pairs of rounds: differences between runs "
+    "are in them"
+)
+WITHIN = (
+    "Intervals within the rounds (block bootstrap), combined on the logarithm of the ratio: differences between runs "
+    "of the machine are not in them; 3 rounds of each would show those"
+)
+SEARCHED = (
+    "Of max_rate the interval is what the two searches leave open, not a confidence interval; the others compare the "
+    "highest rate that both kept"
+)
+
+Direction = Literal["lower", "higher"]
+_Read = Callable[[Round], Estimate | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """What is compared: its name, which direction is better, and how it is read from a round."""
+
+    name: str
+    better: Direction
+    read: _Read
+
+
+def compare(a: Result, b: Result) -> Comparison:
+    """Compare two results, measure by measure.
+
+    Over several rounds a measure is the geometric mean of theirs. A measure that a round of either lacks is left out,
+    with a warning where only one server has it; so is one that is 0, for it has no ratio.
+
+    Raises:
+        InvalidInput: One is a search for a rate and the other is not.
+    """
+    if (a.search is None) != (b.search is None):
+        raise InvalidInput(
+            "one of the results is a search for the highest rate and the other is not; compare like with like"
+        )
+    warnings = _differences(a, b)
+    ratios: list[Ratio] = []
+    first, second = a.rounds, b.rounds
+    if a.search is not None and b.search is not None:
+        ratios += _max_rates(a.search, b.search, warnings)
+        first, second = _same_rate(a, b)
+        if not first:
+            warnings.append("There is no rate that both kept: the figures of no round are compared")
+    if first:
+        warnings += _troubles("first", first) + _troubles("second", second)
+        ratios += _ratios(first, second, warnings)
+    return Comparison(
+        schema=COMPARISON_SCHEMA,
+        method=_method(len(first), len(second), a.search is not None),
+        warnings=warnings,
+        ratios=ratios,
+        a=a,
+        b=b,
+    )
+
+
+def _paired(first: int, second: int) -> bool:
+    return first == second and first >= PAIRS
+
+
+def _method(first: int, second: int, searched: bool) -> str:
+    parts = []
+    if searched:
+        parts.append(SEARCHED)
+    if first:
+        parts.append((PAIRED if _paired(first, second) else WITHIN).format(pairs=first))
+    return ". ".join(parts) + "."
+
+
+def _measures(first: Sequence[Round], second: Sequence[Round]) -> list[Measure]:
+    found = [
+        Measure(f"{latency}.{part}", "lower", _latency(latency, part))
+        for latency in ("ttft", "tpot", "itl", "e2e")
+        for part in ("mean", "p50", "p90", "p99")
+    ]
+    found += [
+        Measure(f"rates.{name}", "higher", _rate(name))
+        for name in ("requests_completed", "output_tokens", "total_tokens")
+    ]
+    levels = [None if each.summary.goodput is None else each.summary.goodput.slo for each in (*first, *second)]
+    if levels[0] is not None and all(level == levels[0] for level in levels):
+        found += [Measure(f"goodput.{part}", "higher", _goodput(part)) for part in ("share", "rate")]
+    return [*found, Measure("cached_share", "higher", _cached_share)]
+
+
+def _latency(name: str, part: str) -> _Read:
+    def read(each: Round) -> Estimate | None:
+        found = each.summary.latency.get(name)
+        if found is None:
+            return None
+        return found.mean if part == "mean" else found.percentiles.get(part)
+
+    return read
+
+
+def _rate(name: str) -> _Read:
+    return lambda each: each.summary.rates.get(name)
+
+
+def _goodput(part: Literal["share", "rate"]) -> _Read:
+    def read(each: Round) -> Estimate | None:
+        found = each.summary.goodput
+        return None if found is None else found.share if part == "share" else found.rate
+
+    return read
+
+
+def _cached_share(each: Round) -> Estimate | None:
+    """The summary holds no interval of it; it is found from the requests."""
+    if each.summary.cached_share is None:
+        return None
+    samples = from_requests(each.requests)
+    counts = cached_counts(samples, Window(*each.summary.window).holds(samples.due) & samples.succeeded)
+    found = None if counts is None else quotient(*counts)
+    return found or Estimate(each.summary.cached_share)
+
+
+def _ratios(first: Sequence[Round], second: Sequence[Round], warnings: list[str]) -> list[Ratio]:
+    ratios = []
+    for measure in _measures(first, second):
+        a, b = _read(measure, first), _read(measure, second)
+        if a is None and b is None:
+            continue
+        if a is None or b is None:
+            warnings.append(f"{measure.name} is known of every round of the {'second' if a is None else 'first'} only")
+            continue
+        values = [_centre(each) for each in (a, b)]
+        if not all(value > 0 for each in (a, b) for value in (found.value for found in each)):
+            if any(values):
+                warnings.append(f"{measure.name} is {values[0]:.4g} beside {values[1]:.4g}: 0 has no ratio")
+            continue
+        interval = paired_ratio(a, b) if _paired(len(a), len(b)) else combined_ratio(a, b)
+        ratios.append(_ratio(measure.name, measure.better, values[0], values[1], interval))
+    return ratios
+
+
+def _read(measure: Measure, rounds: Sequence[Round]) -> list[Estimate] | None:
+    found = [measure.read(each) for each in rounds]
+    known = [each for each in found if each is not None]
+    return known if len(known) == len(found) else None
+
+
+def _centre(rounds: Sequence[Estimate]) -> float:
+    """The geometric mean; of rounds of which one is 0 or less, the plain one."""
+    values = [each.value for each in rounds]
+    if min(values) <= 0:
+        return sum(values) / len(values)
+    return math.exp(sum(math.log(value) for value in values) / len(values))
+
+
+def paired_ratio(a: Sequence[Estimate], b: Sequence[Estimate]) -> Estimate:
+    """The ratio over pairs of rounds, at least 2, with Student's t interval of its logarithm. Values above 0."""
+    logs = np.log([each.value for each in a]) - np.log([each.value for each in b])
+    middle = float(logs.mean())
+    half = student_t(len(logs) - 1) * float(logs.std(ddof=1)) / math.sqrt(len(logs))
+    return Estimate(math.exp(middle), _exp(middle - half), _exp(middle + half))
+
+
+def combined_ratio(a: Sequence[Estimate], b: Sequence[Estimate]) -> Estimate:
+    """The ratio of two independent figures from their own intervals, rounds as independent too. Values above 0.
+
+    The distances from each figure to the ends of its interval are added in squares, on the logarithm, so that lopsided
+    intervals stay so (the method of variance estimates recovery: Zou and Donner, Statistics in Medicine 27, 2008).
+    An end is None where one of those that it needs is not known, or is 0.
+    """
+    value = math.log(_centre(a)) - math.log(_centre(b))
+    down = _distance(a, upwards=False), _distance(b, upwards=True)
+    up = _distance(a, upwards=True), _distance(b, upwards=False)
+    low = None if None in down else _exp(value - math.hypot(*(each or 0.0 for each in down)))
+    high = None if None in up else _exp(value + math.hypot(*(each or 0.0 for each in up)))
+    return Estimate(math.exp(value), low, high)
+
+
+def _exp(power: float) -> float | None:
+    """None where it is beyond what a number can hold."""
+    return math.exp(power) if abs(power) < 700 else None
+
+
+def _distance(rounds: Sequence[Estimate], *, upwards: bool) -> float | None:
+    """How far the mean logarithm reaches up or down."""
+    distances = []
+    for each in rounds:
+        end = each.high if upwards else each.low
+        if end is None or end <= 0:
+            return None
+        distances.append(math.log(end) - math.log(each.value))
+    return math.hypot(*distances) / len(distances)
+
+
+def _ratio(name: str, better: Direction, a: float, b: float, interval: Estimate) -> Ratio:
+    verdict: Literal["a", "b", "none"] = "none"
+    if interval.low is not None and interval.low > 1:
+        verdict = "b" if better == "lower" else "a"
+    elif interval.high is not None and interval.high < 1:
+        verdict = "a" if better == "lower" else "b"
+    return Ratio(measure=name, better=better, a=a, b=b, ratio=interval, verdict=verdict)
+
+
+def _max_rates(a: Search, b: Search, warnings: list[str]) -> list[Ratio]:
+    """The truth lies between the rate found and the next that failed, a tolerance above it."""
+    if not a.max_rate or not b.max_rate:
+        found = [f"{each.max_rate:.4g}" if each.max_rate else "none" for each in (a, b)]
+        warnings.append(f"max_rate is {found[0]} beside {found[1]}: there is no ratio")
+        return []
+    ratio = a.max_rate / b.max_rate
+    low = ratio / (1 + b.tolerance) if b.bounded else None
+    high = ratio * (1 + a.tolerance) if a.bounded else None
+    return [_ratio("max_rate", "higher", a.max_rate, b.max_rate, Estimate(ratio, low, high))]
+
+
+def _same_rate(a: Result, b: Result) -> tuple[list[Round], list[Round]]:
+    """The rounds at the highest rate that kept the level for both; empty if there is none."""
+    kept = [
+        {point.rate: each.rounds[point.round] for point in (each.search.points if each.search else ()) if point.met}
+        for each in (a, b)
+    ]
+    common = max(kept[0].keys() & kept[1].keys(), default=None)
+    return ([], []) if common is None else ([kept[0][common]], [kept[1][common]])
+
+
+def _differences(a: Result, b: Result) -> list[str]:
+    """What was asked of one and not of the other."""
+    pairs: list[tuple[str, object, object]] = [
+        ("model", a.target.model, b.target.model),
+        ("endpoint", a.target.api, b.target.api),
+        ("form of the prompts", a.target.prompts, b.target.prompts),
+        *(
+            (words, getattr(a.plan, name), getattr(b.plan, name))
+            for name, words in (
+                ("workload", "workload"),
+                ("parameters", "parameters of the workload"),
+                ("requests", "number of requests"),
+                ("skipped", "number of requests left out"),
+                ("arrivals", "arrivals"),
+                ("arrival_parameters", "parameters of the arrivals"),
+                ("seed", "seed"),
+                ("warmup", "warm-up"),
+                ("cooldown", "cool-down"),
+                ("devices", "number of devices"),
+            )
+        ),
+        ("service level", _level(a.rounds), _level(b.rounds)),
+    ]
+    warnings = [f"The {words} differs: {_shown(x)} beside {_shown(y)}" for words, x, y in pairs if x != y]
+    if a.search is None and [each.rate for each in a.rounds] != [each.rate for each in b.rounds]:
+        rates = [[each.rate for each in side.rounds] for side in (a, b)]
+        warnings.append(f"The rates of the rounds differ: {_shown(rates[0])} beside {_shown(rates[1])}")
+    return warnings
+
+
+def _level(rounds: Sequence[Round]) -> dict[str, float] | None:
+    goodput = rounds[0].summary.goodput
+    return None if goodput is None else goodput.slo
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, dict):
+        value = ", ".join(f"{key}={each}" for key, each in value.items())
+    text = "none" if value is None or value == "" else str(value)
+    return text if len(text) <= 80 else f"{text[:79]}…"
+
+
+def _troubles(name: str, rounds: Sequence[Round]) -> list[str]:
+    """Why the figures of a side may not be its server's."""
+    found = []
+    uncertified = [each for each in rounds if not each.certificate.certified]
+    if uncertified:
+        reason = next((reason for each in uncertified for reason in each.certificate.reasons), "no reason given")
+        found.append(f"{len(uncertified)} of {len(rounds)} rounds of the {name} are not certified: {reason}")
+    summaries: list[Summary] = [each.summary for each in rounds]
+    failed = sum(sum(each.errors.values()) for each in summaries)
+    if failed:
+        total = sum(each.requests for each in summaries)
+        found.append(f"{failed} of {total} requests to the {name} failed: latencies are of those that did not")
+    return found
