@@ -146,7 +146,7 @@ class Connection(asyncio.Protocol):
         said = " ".join(message["content"] for message in prompt) if chat else prompt
         prompt_tokens = len(said) if isinstance(said, list) else len(tokens_of(said)) + script.overhead
         shape = chat, script.returns_ids and bool(body.get("return_token_ids"))
-        tail = self.tail(chat, prompt_tokens, body["max_tokens"])
+        tail = self.tail(chat, prompt_tokens, body["max_tokens"], timings=body.get("timings", False))
         if self.id == "probe":
             self.write(HEAD + state.pieces[shape] + tail(0.0))
             return
@@ -164,7 +164,7 @@ class Connection(asyncio.Protocol):
         ends = (shown[-1] if shown else start) if kind else moments[-1]
         state.agenda.at(state.zero + ends, *last, head)
 
-    def tail(self, chat, prompt_tokens, tokens):
+    def tail(self, chat, prompt_tokens, tokens, *, timings):
         """The end of an answer, as a function of the seconds in the queue."""
 
         def write(queue):
@@ -173,7 +173,7 @@ class Connection(asyncio.Protocol):
             if self.state.script.usage:
                 details = {"cached_tokens": self.state.script.cached}
                 usage = {"prompt_tokens": prompt_tokens, "completion_tokens": tokens, "prompt_tokens_details": details}
-                end += event({"choices": [], "usage": usage, "timings": {"queue": queue}})
+                end += event({"choices": [], "usage": usage} | ({"timings": {"queue": queue}} if timings else {}))
             return end + chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n"
 
         return write

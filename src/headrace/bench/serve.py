@@ -167,8 +167,8 @@ class Bench:
             arrivals="closed" if isinstance(settings.load.arrivals, Closed) else settings.load.arrivals.kind,
             arrival_parameters=_arrival_parameters(settings.load.arrivals),
             seed=settings.load.seed,
-            warmup=settings.warmup.text,
-            cooldown=settings.cooldown.text,
+            warmup=str(settings.warmup),
+            cooldown=str(settings.cooldown),
             devices=settings.devices,
         )
         return Result(
@@ -215,13 +215,13 @@ def find_max_rate(bench: Bench, search: SearchSettings) -> Result:
         points.append(Point(rate, len(bench.rounds) - 1, met))
         if bench.interrupted:
             break
-    max_rate, bounded = outcome(tried(), search.tolerance)
+    best = outcome(tried())
     return bench.result(
         Search(
             target_share=search.target_share,
             tolerance=search.tolerance,
-            max_rate=max_rate,
-            bounded=bounded,
+            max_rate=best.max_rate,
+            bounded=best.bounded,
             points=points,
         )
     )

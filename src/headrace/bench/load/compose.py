@@ -49,6 +49,7 @@ class Composer:
             "temperature": 0,
             "stream_options": {"include_usage": True},
             **({"ignore_eos": True} if server.ignores_eos else {}),
+            **({"timings": True} if server.tells_timings else {}),
             **server.extra_body,
         }
 

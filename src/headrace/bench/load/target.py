@@ -35,6 +35,7 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
         extra_body: Fields added to every request.
         ignores_eos: Whether it takes ``ignore_eos``, so that answers have the length asked for.
         returns_ids: Whether it tells the token ids of an answer when asked.
+        tells_timings: Whether it tells the time in its queue when asked.
         overhead: Tokens that it adds to a prompt, such as a template's.
         notes: What the user should know, one sentence each.
     """
@@ -45,6 +46,7 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
     extra_body: dict[str, Any]
     ignores_eos: bool
     returns_ids: bool
+    tells_timings: bool
     overhead: int
     notes: list[str]
 
@@ -77,6 +79,7 @@ class Reply(msgspec.Struct, frozen=True):
     prompt_tokens: int | None = None
     output_tokens: int | None = None
     tells_ids: bool = False
+    tells_queue: bool = False
 
 
 class Inquirer:
@@ -179,7 +182,7 @@ def inquire(inquirer: Inquirer, question: Question, lexicon: Lexicon) -> Server:
         body = _probe(question, lexicon, model, prompts, ignores=ignores)
         reply = inquirer.try_request(question.api, body)
         if reply.refused is None:
-            returns_ids = inquirer.try_request(question.api, {**body, "return_token_ids": True}).tells_ids
+            more = inquirer.try_request(question.api, {**body, "return_token_ids": True, "timings": True})
             target = Target(
                 url=inquirer.address.url,
                 model=model,
@@ -188,7 +191,7 @@ def inquire(inquirer: Inquirer, question: Question, lexicon: Lexicon) -> Server:
                 server=name,
                 context_length=_context_length(entry),
             )
-            return _server(inquirer.address, question, target, reply, ignores=ignores, returns_ids=returns_ids)
+            return _server(inquirer.address, question, target, reply, ignores=ignores, more=more)
         refusals.append(reply.refused)
         if reply.status not in (400, 415, 422, 500, 501):  # no other form of the request would change this
             break
@@ -196,7 +199,7 @@ def inquire(inquirer: Inquirer, question: Question, lexicon: Lexicon) -> Server:
 
 
 def _server(
-    address: Address, question: Question, target: Target, reply: Reply, *, ignores: bool, returns_ids: bool
+    address: Address, question: Question, target: Target, reply: Reply, *, ignores: bool, more: Reply
 ) -> Server:
     if reply.prompt_tokens is None or reply.output_tokens is None:
         raise HeadraceError(
@@ -214,7 +217,8 @@ def _server(
         headers=question.headers,
         extra_body=question.extra_body,
         ignores_eos=ignores,
-        returns_ids=returns_ids,
+        returns_ids=more.tells_ids,
+        tells_timings=more.tells_queue,
         overhead=reply.prompt_tokens - PROBE_TOKENS,
         notes=notes,
     )
@@ -245,7 +249,7 @@ def _read(response: httpx.Response) -> Reply:
     """What a stream tells of itself."""
     splitter = EventSplitter()
     prompt_tokens = output_tokens = None
-    tells_ids = False
+    tells_ids = tells_queue = False
     try:
         for data in response.iter_bytes():
             for event in splitter.feed(data):
@@ -255,11 +259,12 @@ def _read(response: httpx.Response) -> Reply:
                 if chunk.failed:
                     return Reply(refused=error_message(bytes(chunk.error)), status=500)
                 tells_ids = tells_ids or any(choice.token_ids for choice in chunk.choices)
+                tells_queue = tells_queue or (chunk.timings is not None and chunk.timings.queue is not None)
                 if chunk.usage is not None:
                     prompt_tokens, output_tokens = chunk.usage.prompt_tokens, chunk.usage.completion_tokens
     except msgspec.DecodeError as error:
         return Reply(refused=f"its stream is not in OpenAI's form: {error}")
-    return Reply(prompt_tokens=prompt_tokens, output_tokens=output_tokens, tells_ids=tells_ids)
+    return Reply(prompt_tokens=prompt_tokens, output_tokens=output_tokens, tells_ids=tells_ids, tells_queue=tells_queue)
 
 
 def _context_length(entry: Mapping[str, Any]) -> int | None:

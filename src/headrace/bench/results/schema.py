@@ -219,7 +219,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         sessions: How many.
         requests: How many, over all sessions.
         skipped: Requests left out of a trace: reason to count.
-        ideal_cached_share: Share of the prompt tokens that a prefix cache without limits would find, answers aside.
+        ideal_cached_share: Share of the prompt tokens that a prefix cache without limits would find.
         arrivals: ``closed``, ``constant``, ``poisson``, ``gamma`` or ``trace``.
         arrival_parameters: Concurrency, rate, burstiness, time scale.
         seed: Of every draw.
