@@ -58,8 +58,8 @@ def certify(samples: Samples, log: GeneratorLog, within: Window) -> Certificate:
         )
     if own.cpu_cores >= MOST_CORES:
         reasons.append(
-            f"The generator kept {own.cpu_cores:.2f} cores busy, and from {MOST_CORES:g} on it cannot be punctual: run it "
-            "on a faster machine, or share the load out over several."
+            f"The generator kept {own.cpu_cores:.2f} cores busy, and from {MOST_CORES:g} on it cannot be punctual: run "
+            "it on a faster machine, or share the load out over several."
         )
     reasons += _late(own, log, *_medians(samples, answered))
     return Certificate(not reasons, reasons)

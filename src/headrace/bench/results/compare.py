@@ -243,32 +243,37 @@ def _same_rate(a: Result, b: Result) -> tuple[list[Round], list[Round]]:
 
 def _differences(a: Result, b: Result) -> list[str]:
     """What was asked of one and not of the other."""
-    pairs: list[tuple[str, object, object]] = [
-        ("model", a.target.model, b.target.model),
-        ("endpoint", a.target.api, b.target.api),
-        ("form of the prompts", a.target.prompts, b.target.prompts),
-        *(
-            (words, getattr(a.plan, name), getattr(b.plan, name))
-            for name, words in (
-                ("workload", "workload"),
-                ("parameters", "parameters of the workload"),
-                ("requests", "number of requests"),
-                ("skipped", "number of requests left out"),
-                ("arrivals", "arrivals"),
-                ("arrival_parameters", "parameters of the arrivals"),
-                ("seed", "seed"),
-                ("warmup", "warm-up"),
-                ("cooldown", "cool-down"),
-                ("devices", "number of devices"),
-            )
-        ),
-        ("service level", _level(a.rounds), _level(b.rounds)),
-    ]
-    warnings = [f"The {words} differs: {_shown(x)} beside {_shown(y)}" for words, x, y in pairs if x != y]
-    if a.search is None and [each.rate for each in a.rounds] != [each.rate for each in b.rounds]:
-        rates = [[each.rate for each in side.rounds] for side in (a, b)]
-        warnings.append(f"The rates of the rounds differ: {_shown(rates[0])} beside {_shown(rates[1])}")
-    return warnings
+    asked = [_asked(a), _asked(b)]
+    pairs = {words: (asked[0].get(words), asked[1].get(words)) for words in asked[0] | asked[1]}
+    return [f"The {words} differs: {_shown(x)} beside {_shown(y)}" for words, (x, y) in pairs.items() if x != y]
+
+
+def _asked(result: Result) -> dict[str, object]:
+    """What must be alike in two results, by what it is called in a sentence."""
+    target, plan = result.target, result.plan
+    asked: dict[str, object] = {
+        "model": target.model,
+        "endpoint": target.api,
+        "form of the prompts": target.prompts,
+        "workload": plan.workload,
+        "set of workload parameters": plan.parameters,
+        "kind of arrivals": plan.arrivals,
+        "set of arrival parameters": dict(plan.arrival_parameters),
+        "seed": plan.seed,
+        "warm-up": plan.warmup,
+        "cool-down": plan.cooldown,
+        "number of devices": plan.devices,
+        "service level": _level(result.rounds),
+    }
+    if plan.arrivals != "closed":  # a closed loop asks a faster server more
+        asked["number of requests"] = plan.requests
+        asked["number of requests left out"] = plan.skipped
+    if result.search is None:
+        asked["list of the rounds' rates"] = [each.rate for each in result.rounds]
+    else:
+        asked["set of arrival parameters"] = {k: v for k, v in plan.arrival_parameters.items() if k != "rate"}
+        asked["share that must meet the service level"] = result.search.target_share
+    return asked
 
 
 def _level(rounds: Sequence[Round]) -> dict[str, float] | None:

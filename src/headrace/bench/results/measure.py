@@ -33,6 +33,12 @@ class Margin:
         """Seconds of a round of ``span`` seconds."""
         return self.seconds + self.share * span
 
+    def __str__(self) -> str:
+        """As ``parse_margin`` reads it."""
+        if self.share:
+            return f"{self.share * 100:g}%"
+        return f"{self.seconds:g}s" if self.seconds else "0"
+
 
 @dataclass(frozen=True, slots=True)
 class Window:

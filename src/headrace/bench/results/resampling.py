@@ -5,9 +5,9 @@ same batch. So whole stretches of neighbours are drawn, with replacement, round 
 block bootstrap of Politis and Romano, 1992); drawing requests one by one would give intervals that are too narrow.
 What belongs to a request, such as its gaps, is drawn with it.
 
-No resample is ever written out. The requests, in due order, are cut into at most ``CELLS`` cells of neighbours, a
-resample is a weight a cell, values are counted once into ``BINS`` bins of equal rank, and the counts of all resamples
-are one product of matrices. Up to ``CELLS`` requests and ``BINS`` values that is exact.
+No resample is ever written out. The requests, in due order, are cut into at most ``CELLS`` cells of neighbours; a
+resample is a weight a cell. Many values are counted once, into ``BINS`` bins by cell, and the counts of all resamples
+are one product of matrices. Up to ``CELLS`` requests and ``BINS`` values all of that is exact.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -22,8 +23,8 @@ import numpy.typing as npt
 from headrace.bench.results.samples import Floats, Ints
 
 RESAMPLES = 1000
-CELLS = 2000
-BINS = 2048
+CELLS = 1000
+BINS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,20 +55,29 @@ class Resampling:
         By NumPy's ``linear`` method; NaN for a resample that holds no value.
         """
         bins = Bins.of(values)
-        cells = self.weights.shape[1]
-        joint = np.bincount(self.cell[owner] * len(bins) + bins.index, minlength=cells * len(bins))
-        counts = self.weights @ joint.reshape(cells, len(bins)).astype(np.float32)
+        counts = self._counts(bins, self.cell[owner])
         ends = np.cumsum(counts, axis=1, dtype=np.float64)
-        total = ends[:, -1]
+        total = ends[:, -1].copy()
+        most = np.maximum(total - 1, 0)
+        # One ascending array for all resamples, so that one search serves them all.
+        ends += (np.arange(len(total)) * (total.max() + 1))[:, None]
         found = np.empty((len(total), len(shares)))
         for column, share in enumerate(shares):
-            rank = np.maximum(total - 1, 0) * share
+            rank = most * share
             below = np.floor(rank)
             low = bins.at_rank(counts, ends, below)
-            high = bins.at_rank(counts, ends, np.minimum(below + 1, np.maximum(total - 1, 0)))
+            high = bins.at_rank(counts, ends, np.minimum(below + 1, most))
             found[:, column] = low + (high - low) * (rank - below)
         found[total == 0] = np.nan
         return found
+
+    def _counts(self, bins: Bins, cell: Ints) -> npt.NDArray[np.float32]:
+        """How many values of each bin are in each resample, ``[RESAMPLES, bins]``; ``cell`` is that of each value."""
+        if len(cell) == len(bins):
+            return np.take(self.weights, cell[np.argsort(bins.index)], axis=1)
+        cells = self.weights.shape[1]
+        joint = np.bincount(cell * len(bins) + bins.index, minlength=cells * len(bins))
+        return self.weights @ joint.reshape(cells, len(bins)).astype(np.float32)
 
     def reach(self, owner: Ints, chosen: npt.NDArray[np.bool_]) -> int:
         """Over how many blocks the chosen values are spread."""
@@ -76,7 +86,7 @@ class Resampling:
 
 @dataclass(frozen=True, slots=True)
 class Bins:
-    """Values in bins of about equal rank; equal values share a bin.
+    """Ascending values in bins: one each if there are few, else equal ones together, and finer towards the greatest.
 
     Attributes:
         index: The bin of each value.
@@ -91,27 +101,43 @@ class Bins:
     @classmethod
     def of(cls, values: Floats) -> Bins:
         """Bins of these values, at least one."""
+        n = len(values)
+        if n <= BINS:
+            order = np.argsort(values)
+            index = np.empty(n, np.int64)
+            index[order] = np.arange(n)
+            return cls(index, values[order], values[order])
         ordered = np.sort(values)
-        picks = np.linspace(0, len(ordered), min(len(ordered), BINS), endpoint=False).astype(np.int64)
-        low = np.unique(ordered[picks])
-        index = np.searchsorted(low, values, side="right") - 1
+        even = np.linspace(0, n, BINS // 2, endpoint=False)
+        tail = n - np.geomspace(1, n, BINS // 2)
+        low = np.unique(ordered[np.concatenate([even, tail]).astype(np.int64)])
         last = np.searchsorted(ordered, low[1:], side="left") - 1
-        return cls(index, low, np.append(ordered[last], ordered[-1]))
+        return cls(np.searchsorted(low, values, side="right") - 1, low, np.append(ordered[last], ordered[-1]))
 
     def __len__(self) -> int:
         return len(self.low)
 
     def at_rank(self, counts: npt.NDArray[np.float32], ends: Floats, rank: Floats) -> Floats:
-        """The value of this rank (0 is the least) in each resample; inside a bin by its share of the way."""
-        row = np.arange(len(rank))
-        found = np.minimum(np.sum(ends <= rank[:, None], axis=1), len(self) - 1)
+        """The value of this rank (0 is the least) in each resample; inside a bin by its share of the way.
+
+        Args:
+            counts: Values of each bin in each resample.
+            ends: Their running sums, each resample's beyond those of the one before.
+            rank: One a resample.
+        """
+        rows, width = ends.shape
+        row = np.arange(rows)
+        start = ends[:, 0] - counts[:, 0]
+        found = np.searchsorted(ends.ravel(), start + rank, side="right") - row * width
+        found = np.clip(found, 0, width - 1)
         count = counts[row, found].astype(np.float64)
-        before = ends[row, found] - count
+        before = ends[row, found] - count - start
         way = np.where(count > 1, (rank - before) / np.maximum(count - 1, 1), 0.5)
         low = self.low[found]
         return np.asarray(low + (self.high[found] - low) * way)
 
 
+@lru_cache(maxsize=4)
 def resample(requests: int, length: int, seed: int = 0) -> Resampling:
     """Draw ``RESAMPLES`` resamples of ``requests`` (at least 1) requests in blocks of ``length`` (at least 1)."""
     cells = min(requests, CELLS)
@@ -123,10 +149,11 @@ def resample(requests: int, length: int, seed: int = 0) -> Resampling:
     # A cell is drawn as often as a block begins at it or at one of the width - 1 cells before it.
     sums = np.cumsum(np.concatenate([begun[:, cells - width + 1 :], begun], axis=1), axis=1)
     sums = np.concatenate([np.zeros((RESAMPLES, 1), sums.dtype), sums], axis=1)
-    weights = sums[:, width:] - sums[:, :-width]
+    weights = (sums[:, width:] - sums[:, :-width]).astype(np.float32)
+    weights.flags.writeable = False  # it is kept for the next who asks
     blocks = max(1, requests // length)
     place = np.arange(requests)
-    return Resampling(weights.astype(np.float32), place * cells // requests, place * blocks // requests, blocks)
+    return Resampling(weights, place * cells // requests, place * blocks // requests, blocks)
 
 
 def block_length(series: Floats) -> int:
