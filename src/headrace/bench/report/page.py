@@ -1,0 +1,97 @@
+"""The file: template, style, script, Plotly's library and the data in one page that loads nothing.
+
+A content security policy forbids every request, and every script but these two, named by their hashes: were some text
+of a result ever to become markup, the browser would still not run it.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from pathlib import Path
+from string import Template
+
+from headrace.bench.report.board import Board
+from headrace.bench.report.comparison_page import comparison_page
+from headrace.bench.report.description import comparison_headline, headline
+from headrace.bench.report.markup import joined, tag
+from headrace.bench.report.result_page import result_page
+from headrace.bench.results.result_file import from_requests
+from headrace.bench.results.samples import Samples
+from headrace.bench.results.schema import Comparison, Result
+from headrace.errors import HeadraceError, InvalidInput
+
+FOLDER = Path(__file__).parent
+
+
+def render(result: Result | Comparison) -> str:
+    """The page of a result or a comparison, one HTML document.
+
+    Raises:
+        InvalidInput: A result has no rounds, or columns of requests that do not fit together.
+        HeadraceError: The package ``plotly`` is missing or does not carry its library as expected.
+    """
+    board = Board()
+    if isinstance(result, Comparison):
+        title, version = comparison_headline(result), result.a.version
+        sides = (_samples(result.a, "a.rounds"), _samples(result.b, "b.rounds"))
+        header, content = comparison_page(result, sides, board)
+    else:
+        title, version = headline(result), result.version
+        header, content = result_page(result, _samples(result, "rounds"), board)
+    script, library = _read("report.js"), plotly_library()
+    return Template(_read("page.html")).substitute(
+        policy=_policy(script, library),
+        version=joined([version]),
+        title=joined([title]),
+        style=_read("style.css"),
+        header=header,
+        content=content,
+        footer=tag("p", f"Written by headrace {version}. This page is one file and loads nothing."),
+        plots=board.json(),
+        plotly=library,
+        script=script,
+    )
+
+
+def write_report(result: Result | Comparison, path: Path) -> None:
+    """Write the page to a file. Raises as ``render`` does, and ``OSError``."""
+    path.write_text(render(result), encoding="utf-8", newline="\n")
+
+
+def plotly_library() -> str:
+    """Plotly's JavaScript, which its Python package carries."""
+    try:
+        from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
+    except ImportError as error:
+        raise HeadraceError("reports need the package plotly, which is missing: pip install plotly") from error
+    # Browsers read a lone line feed for every kind of line end, and hash what they have read.
+    library = str(get_plotlyjs()).replace("\r\n", "\n").replace("\r", "\n")
+    if "</script" in library.lower() or "<!--" in library:
+        raise HeadraceError("this version of plotly cannot stand inside a page; install another one")
+    return library
+
+
+def _samples(result: Result, field: str) -> list[Samples]:
+    if not result.rounds:
+        raise InvalidInput("there is no round to report; a result holds at least one", field=field)
+    found = []
+    for index, each in enumerate(result.rounds):
+        try:
+            found.append(from_requests(each.requests))
+        except InvalidInput as error:
+            raise error.renamed(f"{field}[{index}].requests.{error.field}") from error
+    return found
+
+
+def _read(name: str) -> str:
+    return (FOLDER / name).read_text(encoding="utf-8").replace("\r\n", "\n")
+
+
+def _policy(*scripts: str) -> str:
+    hashes = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
+    allowed = " ".join(f"'sha256-{each}'" for each in hashes)
+    return (
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; "
+        "base-uri 'none'; form-action 'none'"
+    )
