@@ -281,7 +281,9 @@ def _steady_rate(arrivals: Closed | Open) -> float | None:
 
 def _arrival_parameters(arrivals: Closed | Open) -> dict[str, str | int | float | None]:
     given = msgspec.structs.asdict(arrivals)
-    given.pop("kind", None)
+    kind = given.pop("kind", None)
+    if kind != "gamma":
+        given.pop("burstiness", None)
     return {name: value for name, value in given.items() if value is not None}
 
 

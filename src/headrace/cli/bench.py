@@ -1,4 +1,4 @@
-"""``headrace bench``: how fast the engine is, and how fast this machine could be."""
+"""``headrace bench``: how fast a server is, how fast the engine is, and how fast this machine could be."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headrace.cli.bench_compare import compare
+from headrace.cli.bench_serve import serve
 from headrace.cli.options import DEFAULT_MODEL, MODEL_HELP, DType, DTypeOption, ThreadsOption
 
 if TYPE_CHECKING:
@@ -21,8 +23,10 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
-    help="Measure the engine, and the limits of this machine.",
+    help="Measure servers, the engine, and the limits of this machine.",
 )
+app.command()(serve)
+app.command()(compare)
 
 
 @app.command()
