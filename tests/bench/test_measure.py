@@ -19,7 +19,8 @@ from headrace.bench.results.samples import UNKNOWN
 from headrace.bench.results.slo import meets
 from headrace.errors import InvalidInput
 
-windows = st.tuples(st.floats(0, 3), st.floats(0, 3)).map(lambda ends: Window(min(ends), max(ends)))
+moments = st.integers(0, 3000).map(lambda thousandths: thousandths / 1000)
+windows = st.tuples(moments, moments).map(lambda ends: Window(min(ends), max(ends)))
 
 
 @pytest.mark.parametrize(
@@ -59,14 +60,25 @@ def test_any_margin_is_parsed_or_refused(text):
 
 def test_window_is_the_span_less_the_margins():
     samples = gather([answered(float(due), 0.1) for due in range(11)])
-    assert window(samples, Margin(), Margin()) == Window(0, 10)
+    assert window(samples) == Window(0, 10)
     assert window(samples, Margin(share=0.1), Margin(seconds=3)) == Window(1, 7)
     assert window(samples, Margin(seconds=10), Margin()) == Window(10, 10)
+    assert window(samples, Margin(share=0.5), Margin(share=0.4)) == Window(5, 6)
 
 
-def test_window_where_all_was_due_at_once_ends_with_the_last_stream():
-    samples = gather([answered(0.0, 1.0, [3.0]), answered(0.0, 1.0, [1.0])])
+def test_shares_are_of_the_requests():
+    """Two waves of a closed loop: of their time, a tenth less at both ends would leave no request."""
+    rows = [answered(wave + place / 1000, 0.5, [0.4]) for wave in (0, 1) for place in range(8)]
+    within = window(gather(rows), Margin(share=0.1), Margin(share=0.1))
+    assert within == Window(0.001, 1.006)
+    assert summarize(gather(rows), within).requests == 14
+
+
+@pytest.mark.parametrize("apart", [0.0, 0.001])
+def test_window_where_all_was_due_at_once_ends_with_the_last_stream(apart):
+    samples = gather([answered(0.0, 1.0, [3.0]), answered(apart, 1.0 - apart, [1.0])])
     assert window(samples) == Window(0, 4)
+    assert window(samples, Margin(share=0.2), Margin(share=0.2)) == Window(0, 4)
     assert summarize(samples, window(samples)).rates["requests_completed"].value == 0.5
 
 
@@ -76,12 +88,28 @@ def test_a_window_without_requests_is_refused():
         (Margin(seconds=11), Margin(), "warmup"),
         (Margin(), Margin(seconds=11), "cooldown"),
         (Margin(share=0.6), Margin(share=0.5), "warmup"),
-        (Margin(share=0.1), Margin(share=0.1), "warmup"),
+        (Margin(seconds=1), Margin(seconds=1), "warmup"),
     ]:
         with pytest.raises(InvalidInput, match="no request is due") as caught:
             window(samples, warmup, cooldown)
         assert caught.value.field == field
     assert window(gather([])) == Window(0, 0)
+
+
+margins = st.one_of(st.builds(Margin, seconds=moments), st.builds(Margin, share=st.floats(0, 0.99)))
+
+
+@given(samples_of_any_kind(), margins, margins)
+def test_a_window_holds_what_the_margins_leave(samples, warmup, cooldown):
+    left = len(samples) - int(warmup.share * len(samples)) - int(cooldown.share * len(samples))
+    try:
+        within = window(samples, warmup, cooldown)
+    except InvalidInput:
+        assert left <= 0 or warmup.seconds or cooldown.seconds
+        return
+    assert within.begin <= within.close
+    if warmup.seconds == cooldown.seconds == 0:
+        assert within.holds(samples.due).sum() >= left
 
 
 def test_a_stall_counts_from_when_requests_were_due():

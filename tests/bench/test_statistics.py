@@ -125,35 +125,35 @@ def coverage(requests, correlation, runs, seed):
 
 
 def test_intervals_hold_the_truth_of_independent_latencies():
-    found = coverage(700, 0.0, 200, seed=1)
+    found = coverage(700, 0.0, 120, seed=1)
     assert set(found) == set(TRUTH)
     assert all(0.88 <= held <= 0.99 for held in found.values()), found
 
 
 def test_intervals_hold_the_truth_of_latencies_that_hang_together(monkeypatch):
-    found = coverage(1000, 0.6, 150, seed=2)
+    found = coverage(1000, 0.6, 80, seed=2)
     assert all(0.88 <= held <= 0.99 for held in found.values()), found
     # Drawing requests one by one, as if they were independent, does not.
     monkeypatch.setattr(statistics, "block_length", lambda series: 1)
-    naive = coverage(1000, 0.6, 150, seed=2)
+    naive = coverage(1000, 0.6, 80, seed=2)
     assert naive["mean"] < 0.78
     assert naive["p50"] < 0.78
 
 
 def test_intervals_of_strongly_dependent_latencies():
-    found = coverage(1500, 0.9, 100, seed=3)
+    found = coverage(1000, 0.9, 80, seed=3)
     assert all(0.86 <= found[name] <= 0.99 for name in ("mean", "p50", "p90")), found
 
 
 def test_gaps_are_drawn_with_their_request(monkeypatch):
-    """A request is slow or fast as a whole: 40 gaps of it tell hardly more than one."""
+    """A request is slow or fast as a whole: 25 gaps of it tell hardly more than one."""
 
     def held():
         rng = np.random.default_rng(4)
         hits = []
-        for _ in range(60):
-            gaps = np.exp(0.5 * rng.normal(size=(150, 1)) + 0.2 * rng.normal(size=(150, 40))).ravel()
-            found = describe(gaps, np.repeat(np.arange(150), 40))
+        for _ in range(50):
+            gaps = np.exp(0.5 * rng.normal(size=(100, 1)) + 0.2 * rng.normal(size=(100, 25))).ravel()
+            found = describe(gaps, np.repeat(np.arange(100), 25))
             hits.append(found.percentiles["p50"].low <= 1 <= found.percentiles["p50"].high)
         return np.mean(hits)
 

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-
 from headrace.bench.results.measure import Window, cached_counts
+from headrace.bench.results.ratios import centre, combined_ratio, paired_ratio
 from headrace.bench.results.result_file import from_requests
 from headrace.bench.results.schema import COMPARISON_SCHEMA, Comparison, Estimate, Ratio, Result, Round, Search, Summary
-from headrace.bench.results.statistics import quotient, student_t
+from headrace.bench.results.statistics import quotient
 from headrace.errors import InvalidInput
 
 PAIRS = 3  # rounds of each from which on their spread is known well enough
+RESOLUTION = 1e-6  # of a ratio: moments are kept to the microsecond, so less is rounding
 
 PAIRED = (
     "Student's t intervals of the mean logarithm of the ratio over {pairs} pairs of rounds: differences between runs "
@@ -147,7 +146,7 @@ def _ratios(first: Sequence[Round], second: Sequence[Round], warnings: list[str]
         if a is None or b is None:
             warnings.append(f"{measure.name} is known of every round of the {'second' if a is None else 'first'} only")
             continue
-        values = [_centre(each) for each in (a, b)]
+        values = [centre(each) for each in (a, b)]
         if not all(value > 0 for each in (a, b) for value in (found.value for found in each)):
             if any(values):
                 warnings.append(f"{measure.name} is {values[0]:.4g} beside {values[1]:.4g}: 0 has no ratio")
@@ -163,58 +162,11 @@ def _read(measure: Measure, rounds: Sequence[Round]) -> list[Estimate] | None:
     return known if len(known) == len(found) else None
 
 
-def _centre(rounds: Sequence[Estimate]) -> float:
-    """The geometric mean; of rounds of which one is 0 or less, the plain one."""
-    values = [each.value for each in rounds]
-    if min(values) <= 0:
-        return sum(values) / len(values)
-    return math.exp(sum(math.log(value) for value in values) / len(values))
-
-
-def paired_ratio(a: Sequence[Estimate], b: Sequence[Estimate]) -> Estimate:
-    """The ratio over pairs of rounds, at least 2, with Student's t interval of its logarithm. Values above 0."""
-    logs = np.log([each.value for each in a]) - np.log([each.value for each in b])
-    middle = float(logs.mean())
-    half = student_t(len(logs) - 1) * float(logs.std(ddof=1)) / math.sqrt(len(logs))
-    return Estimate(math.exp(middle), _exp(middle - half), _exp(middle + half))
-
-
-def combined_ratio(a: Sequence[Estimate], b: Sequence[Estimate]) -> Estimate:
-    """The ratio of two independent figures from their own intervals, rounds as independent too. Values above 0.
-
-    The distances from each figure to the ends of its interval are added in squares, on the logarithm, so that lopsided
-    intervals stay so (the method of variance estimates recovery: Zou and Donner, Statistics in Medicine 27, 2008).
-    An end is None where one of those that it needs is not known, or is 0.
-    """
-    value = math.log(_centre(a)) - math.log(_centre(b))
-    down = _distance(a, upwards=False), _distance(b, upwards=True)
-    up = _distance(a, upwards=True), _distance(b, upwards=False)
-    low = None if None in down else _exp(value - math.hypot(*(each or 0.0 for each in down)))
-    high = None if None in up else _exp(value + math.hypot(*(each or 0.0 for each in up)))
-    return Estimate(math.exp(value), low, high)
-
-
-def _exp(power: float) -> float | None:
-    """None where it is beyond what a number can hold."""
-    return math.exp(power) if abs(power) < 700 else None
-
-
-def _distance(rounds: Sequence[Estimate], *, upwards: bool) -> float | None:
-    """How far the mean logarithm reaches up or down."""
-    distances = []
-    for each in rounds:
-        end = each.high if upwards else each.low
-        if end is None or end <= 0:
-            return None
-        distances.append(math.log(end) - math.log(each.value))
-    return math.hypot(*distances) / len(distances)
-
-
 def _ratio(name: str, better: Direction, a: float, b: float, interval: Estimate) -> Ratio:
     verdict: Literal["a", "b", "none"] = "none"
-    if interval.low is not None and interval.low > 1:
+    if interval.low is not None and interval.low > 1 + RESOLUTION:
         verdict = "b" if better == "lower" else "a"
-    elif interval.high is not None and interval.high < 1:
+    elif interval.high is not None and interval.high < 1 - RESOLUTION:
         verdict = "a" if better == "lower" else "b"
     return Ratio(measure=name, better=better, a=a, b=b, ratio=interval, verdict=verdict)
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from headrace.bench.results.samples import UNKNOWN, Floats, Ints, Samples
 from headrace.errors import InvalidInput
 
-EARLY = 0.002  # seconds: timers of an event loop may fire a little before their moment
+EARLY = 0.01  # seconds: timers of an event loop may fire a little before their moment
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,20 +18,17 @@ from headrace.bench.results.statistics import describe, rate, share
 from headrace.errors import InvalidInput
 
 UNFINISHED = "unfinished"
+ONE_MOMENT = 0.01  # of a round: requests that are all due this early are due at once
 
 _PERCENT = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*%")
 
 
 @dataclass(frozen=True, slots=True)
 class Margin:
-    """How much of a round does not count: seconds, or a share (0 to 1) of it."""
+    """How much of a round does not count: seconds, or a share (0 to 1) of its requests."""
 
     seconds: float = 0.0
     share: float = 0.0
-
-    def of(self, span: float) -> float:
-        """Seconds of a round of ``span`` seconds."""
-        return self.seconds + self.share * span
 
     def __str__(self) -> str:
         """As ``parse_margin`` reads it."""
@@ -71,24 +68,33 @@ def parse_margin(text: str, field: str) -> Margin:
 
 
 def window(samples: Samples, warmup: Margin = Margin(), cooldown: Margin = Margin()) -> Window:
-    """The window of a round: its span, from 0 to the last due moment, less the margins at both ends.
+    """The window of a round: from 0 to the last due moment, less the margins at both ends.
 
-    If all requests were due at one moment the span reaches to the end of the last stream.
+    A share of the requests is cut off by moving the ends to the due moments of the first and the last that are left.
+    If all requests were due at practically one moment, there is no steady part to find: the window then reaches to the
+    end of the last stream, and shares cut nothing.
 
     Raises:
         InvalidInput: ``warmup`` or ``cooldown``: no request is due in what remains.
     """
     if not len(samples):
         return Window(0.0, 0.0)
-    span = float(samples.due[-1])
-    if samples.due[0] == span:
-        span = float(np.nanmax(np.concatenate([samples.due, samples.end, samples.event_times])))
-    found = Window(warmup.of(span), span - cooldown.of(span))
-    if found.begin > found.close or not found.holds(samples.due).any():
-        field = "warmup" if warmup.of(span) >= cooldown.of(span) else "cooldown"
+    due, requests = samples.due, len(samples)
+    over = float(np.nanmax(np.concatenate([due, samples.end, samples.event_times])))
+    if due[-1] <= ONE_MOMENT * over:
+        found = Window(warmup.seconds, over - cooldown.seconds)
+    else:
+        first, last = int(warmup.share * requests), requests - 1 - int(cooldown.share * requests)
+        found = Window(
+            float(due[min(first, requests - 1)]) if first else warmup.seconds,
+            float(due[max(last, 0)]) - cooldown.seconds,
+        )
+    if not found.holds(due).any():
+        longer = warmup.seconds + warmup.share * over >= cooldown.seconds + cooldown.share * over
         raise InvalidInput(
-            f"no request is due between warm-up and cool-down of a round of {span:.3g} s; give less, or a longer load",
-            field=field,
+            f"no request is due between a warm-up of {warmup} and a cool-down of {cooldown}, the last being due at "
+            f"{due[-1]:.3g} s; cut less, or run a longer load",
+            field="warmup" if longer else "cooldown",
         )
     return found
 

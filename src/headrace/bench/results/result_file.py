@@ -238,6 +238,8 @@ def _check_result(result: Result) -> None:
     for number, point in enumerate(result.search.points if result.search else ()):
         if not 0 <= point.round < len(result.rounds):
             raise InvalidInput("is the number of no round", field=f"search.points[{number}].round")
+        if point.rate <= 0:
+            raise InvalidInput("must be above 0", field=f"search.points[{number}].rate")
 
 
 def _check_round(each: Round) -> None:

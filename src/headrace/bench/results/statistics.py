@@ -23,6 +23,7 @@ from headrace.bench.results.schema import Distribution, Estimate
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 ENOUGH = 5
 SLICES = 20
+SHORTEST = 1e-9  # seconds of a window that a rate can be taken over
 
 _NORMAL = NormalDist()
 _Z = _NORMAL.inv_cdf(0.975)
@@ -138,7 +139,7 @@ def share(hits: npt.NDArray[np.bool_]) -> Estimate:
 
 
 def rate(moments: Floats, window: tuple[float, float], weights: Floats | None = None) -> Estimate:
-    """How much happened a second of the window, its ends included.
+    """How much happened a second of the window, its ends included; 0 of a window without length.
 
     The interval comes from the totals of ``SLICES`` equal slices of the window, drawn with replacement (batch means:
     slices this long hardly depend on each other). Its ends are None if fewer than one thing a slice happened.
@@ -149,7 +150,7 @@ def rate(moments: Floats, window: tuple[float, float], weights: Floats | None = 
         weights: How much each counts; 1 if not given.
     """
     begin, close = window
-    if close <= begin:
+    if close - begin < SHORTEST:
         return Estimate(0.0)
     inside = (moments >= begin) & (moments <= close)
     counted = np.ones(int(inside.sum())) if weights is None else weights[inside]
