@@ -3,8 +3,10 @@
 import heapq
 
 import numpy as np
+from msgspec.structs import replace
 
 from headrace.bench.results.certify import generator
+from headrace.bench.results.compare import compare
 from headrace.bench.results.measure import parse_margin, summarize, window
 from headrace.bench.results.result_file import to_requests
 from headrace.bench.results.samples import UNKNOWN, GeneratorLog, Samples
@@ -20,6 +22,7 @@ from headrace.bench.results.schema import (
 )
 from headrace.bench.results.search import outcome
 
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&amp;${x} {{y}} %{z} <!-- @ttft"
 SLO = {"ttft": 0.5, "tpot": 0.05}
 
 
@@ -175,3 +178,35 @@ def search_result(rates=(4, 8, 6, 5, 5.5, 5.5, 6), seconds=60, **how):
     found = outcome([(point.rate, point.met) for point in points])
     search = Search(target_share=0.99, tolerance=0.05, max_rate=found.max_rate, bounded=found.bounded, points=points)
     return as_result(rounds, search=search)
+
+
+def comparison(rounds=3, slower=1.025, failures=0.01):
+    """Two servers under the same arrivals, the second with longer gaps and now and then an error."""
+    first = [as_round(simulate(seed=seed)) for seed in range(rounds)]
+    second = [as_round(simulate(seed=seed, gap=0.02 * slower, failures=failures)) for seed in range(rounds)]
+    return compare(as_result(first, server="headrace 0.1.0", port=8000), as_result(second))
+
+
+def hostile_result():
+    """Two rounds in which every text that comes from outside is markup."""
+    plain = result(failures=0.1)
+    names = {HOSTILE: HOSTILE}
+    first = plain.rounds[0]
+    bad = replace(
+        first,
+        started=HOSTILE,
+        summary=replace(first.summary, errors={HOSTILE: 3}),
+        requests=replace(first.requests, error=[kind and HOSTILE for kind in first.requests.error]),
+        certificate=Certificate(certified=False, reasons=[HOSTILE]),
+        messages=names,
+    )
+    target = replace(plain.target, model=HOSTILE, url=HOSTILE, server=HOSTILE)
+    plan = replace(
+        plain.plan,
+        workload=HOSTILE,
+        arrivals=HOSTILE,
+        parameters=names,
+        arrival_parameters=names,
+        skipped={HOSTILE: 1},
+    )
+    return replace(plain, version=HOSTILE, machine=names, target=target, plan=plan, rounds=[bad, bad])

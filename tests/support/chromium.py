@@ -6,6 +6,7 @@ import os
 import select
 import shutil
 import subprocess
+import sys
 import time
 from contextlib import contextmanager
 
@@ -14,6 +15,10 @@ FLAGS = (
     *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--mute-audio"),
     *("--disable-background-networking", "--disable-component-update", "--disable-default-apps", "--disable-sync"),
     *("--disable-extensions", "--hide-scrollbars", "--remote-debugging-pipe"),
+)
+# The browser reads descriptor 3 and writes 4.
+PLACE_PIPES = (
+    "import os, sys; [os.dup2(int(sys.argv[1 + i]), 3 + i) for i in (0, 1)]; os.execv(sys.argv[3], sys.argv[3:])"
 )
 
 
@@ -114,12 +119,9 @@ def opened_page(profile):
     """A new browser with one page; ``profile`` is an empty folder for it."""
     to_browser, writer = os.pipe()
     reader, from_browser = os.pipe()
-    # The browser reads descriptor 3 and writes 4; the shell puts the pipes there.
+    command = [CHROMIUM, *FLAGS, f"--user-data-dir={profile}", "about:blank"]
     process = subprocess.Popen(
-        [
-            *("/bin/sh", "-c", f'exec "$@" 3<&{to_browser} 4>&{from_browser}', "sh"),
-            *(CHROMIUM, *FLAGS, f"--user-data-dir={profile}", "about:blank"),
-        ],
+        [sys.executable, "-c", PLACE_PIPES, str(to_browser), str(from_browser), *command],
         pass_fds=(to_browser, from_browser),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

@@ -7,12 +7,15 @@ from collections.abc import Mapping, Sequence
 from headrace.bench.report.markup import (
     NOT_KNOWN,
     Html,
+    counted,
     duration,
+    given,
     interval,
     joined,
     number,
     percent,
     quantity,
+    span,
     table,
     tag,
 )
@@ -71,7 +74,7 @@ def tiles(summary: Summary) -> Html:
         shown.append(_tile("Goodput", summary.goodput.share, "share"))
         shown.append(_tile("Goodput, requests/s", summary.goodput.rate, "number"))
     failed = summary.requests - summary.succeeded
-    of = f"of {summary.requests:,} requests due"
+    of = f"of {counted(summary.requests, 'request')} due"
     alarm = "value alarm" if failed else "value"
     shown.append(
         tag("div", tag("dt", "Errors"), tag("dd", number(failed), class_=alarm), tag("dd", of, class_="interval"))
@@ -85,8 +88,10 @@ def _tile(name: str, estimate: Estimate | None, unit: str) -> Html:
     return tag("div", tag("dt", name), tag("dd", value, class_="value"), tag("dd", below, class_="interval"))
 
 
-def latency_table(summary: Summary, spread: str) -> Html:
-    """Every percentile of every latency."""
+def latency_table(summary: Summary, spread: str) -> Html | None:
+    """Every percentile of every latency; None if there is none."""
+    if not summary.latency:
+        return None
     names = sorted(
         {name for found in summary.latency.values() for name in found.percentiles}, key=lambda name: float(name[1:])
     )
@@ -187,7 +192,7 @@ def search_table(search: Search, summaries: Sequence[Summary]) -> Html:
 
     rows = [
         [
-            number(point.rate),
+            given(point.rate),
             NOT_KNOWN if found.goodput is None else _cell(found.goodput.share, "share"),
             "yes" if point.met else "no",
             number(found.rates["output_tokens"].value) if "output_tokens" in found.rates else NOT_KNOWN,
@@ -208,10 +213,10 @@ def generator_table(rounds: Sequence[tuple[str, Round]]) -> Html:
     rows = []
     for label, each in rounds:
         own = each.generator
-        lags = [duration(of) for lag in (own.send_lag, own.loop_lag) for of in (lag.p50, lag.p99, lag.maximum)]
+        lags = [span([lag.p50, lag.p99, lag.maximum], ", ") for lag in (own.send_lag, own.loop_lag)]
         certified = "yes" if each.certificate.certified else tag("strong", "NO", class_="alarm")
         rows.append([label, number(own.cpu_cores), *lags, number(own.connections), number(own.resent), certified])
-    lags = [f"{lag} {name}" for lag in ("sent late,", "loop late,") for name in ("p50", "p99", "most")]
+    lags = [f"{lag} (p50, p99, most)" for lag in ("sent late", "loop late")]
     head = ["", "CPU cores", *lags, "connections", "resent", "certified"]
     return table("The generator itself, by round.", head, rows)
 

@@ -15,12 +15,13 @@ from headrace.bench.report.figures import (
     bound,
     error_bars,
     figure,
+    inwards,
     line_trace,
     log_range,
     numbers,
     seconds_axis,
 )
-from headrace.bench.report.markup import duration, number, percent, plot_text, round_percent
+from headrace.bench.report.markup import duration, given, number, percent, plot_text, round_percent
 from headrace.bench.results.samples import UNKNOWN, Floats, Ints
 from headrace.bench.results.schema import Estimate, Point, Ratio, Search, Summary
 
@@ -104,6 +105,7 @@ def goodput_figure(tried: Sequence[Trials]) -> Figure:
     """Share of requests that met the service level over the rate."""
     data: list[Trace] = []
     bounds = []
+    highest = max(point.rate for trials in tried for point in trials.search.points) * 1.05
     lowest = target = tried[0].search.target_share
     for row, trials in enumerate(tried):
         shares = [Estimate(0.0) if found.goodput is None else found.goodput.share for _, found in trials.by_rate()]
@@ -111,11 +113,12 @@ def goodput_figure(tried: Sequence[Trials]) -> Figure:
         data.append(_goodput_line(trials, shares))
         most = trials.search.max_rate
         if most is not None:
-            text = f"{trials.name} max {number(most)} requests/s".strip()
-            bounds.append(bound(most, "x", text, log=False, role=trials.role, yshift=14 * row))
+            text = f"{trials.name} max {given(most)} requests/s".strip()
+            anchor = inwards(most / highest)
+            bounds.append(bound(most, "x", text, log=False, role=trials.role, yshift=14 * row, xanchor=anchor))
     low, high = lowest - 0.06 * (1 - lowest), 1 + 0.06 * (1 - lowest)
     bounds.append(bound(target, "y", f"target {round_percent(target)}", log=False, x=0, xanchor="left", yanchor="top"))
-    x = {"title": {"text": "requests due a second"}, "rangemode": "tozero"}
+    x = {"title": {"text": "requests due a second"}, "range": [0, highest]}
     y = {"title": {"text": "share that met the SLO"}, "tickformat": ".4~%", "range": [low, high]}
     return figure(data, x, y, 330, bounds)
 
@@ -166,7 +169,7 @@ def trade_off_figure(trials: Trials, key: str, name: str) -> Figure | None:
         values = [each.value for each in estimates]
         data.append(line_trace(throughput, values, f"{name} {percentile}", trials.role, **more))
     slo = next((found.goodput.slo for _, found in points if found.goodput is not None), {})
-    bounds = [bound(slo[key], "y", f"SLO {duration(slo[key])}", log=True)] if key in slo else []
+    bounds = [bound(slo[key], "y", f"SLO {duration(slo[key])}", log=True, x=0, xanchor="left")] if key in slo else []
     x = {"title": {"text": "output tokens a second"}, "rangemode": "tozero", "tickformat": ",~r"}
     y = seconds_axis(name, [value for line in data for value in line["y"]] + [slo.get(key)], pad=0.1)
     return figure(data, x, y, 310, bounds)
@@ -211,4 +214,4 @@ def forest_figure(ratios: Sequence[Ratio], names: Mapping[str, str]) -> Figure:
         "fixedrange": True,
     }
     one = {"type": "line", "x0": 1, "x1": 1, "y0": 0, "y1": 1, "yref": "paper", "line": {"color": "@ink", "width": 1}}
-    return figure([each for each in data if each["x"]], x, y, 80 + 38 * len(ratios), shapes=[one | {"layer": "below"}])
+    return figure([each for each in data if each["x"]], x, y, 80 + 33 * len(ratios), shapes=[one | {"layer": "below"}])

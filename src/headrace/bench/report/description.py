@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from headrace.bench.report.markup import duration, interval, moment, number, percent, quantity, round_percent
+from headrace.bench.report.markup import (
+    counted,
+    duration,
+    given,
+    interval,
+    moment,
+    number,
+    percent,
+    quantity,
+    round_percent,
+)
 from headrace.bench.report.views import METRICS, load_name, measure_name, measure_unit, server_name
 from headrace.bench.results.schema import Comparison, Result, Summary
 
@@ -19,6 +29,8 @@ def comparison_headline(comparison: Comparison) -> str:
     if server_name(a) == server_name(b):
         # The same server program: its models or its addresses tell the two apart.
         names = (a.model, b.model) if a.model != b.model else (a.url, b.url)
+        if names[0] == names[1]:
+            return f"Two runs of {a.model} on {server_name(a)}: {load}"
         return f"{names[0]} against {names[1]} on {server_name(a)}: {load}"
     if a.model == b.model:
         return f"{server_name(a)} against {server_name(b)}, {a.model}: {load}"
@@ -43,7 +55,9 @@ def extent(result: Result, summary: Summary, rounds: int) -> str:
     searched = ""
     if result.search is not None:
         searched = f" of the round shown; {len(result.search.points)} rates were tried"
-    return f"{summary.requests:,} requests due in {number(round(seconds, 1))} measured seconds{many}{searched}."
+    return (
+        f"{counted(summary.requests, 'request')} due in {number(round(seconds, 1))} measured seconds{many}{searched}."
+    )
 
 
 def found_rate(result: Result) -> str | None:
@@ -58,9 +72,9 @@ def found_rate(result: Result) -> str | None:
     share = round_percent(search.target_share)
     if search.max_rate is None:
         lowest = min((point.rate for point in search.points), default=0.0)
-        tried = f"At no rate that was tried, the lowest {number(lowest)} requests/s,"
+        tried = f"At no rate that was tried, the lowest {given(lowest)} requests/s,"
         return f"{tried} did {share} of the requests meet {level}."
-    said = f"Up to {number(search.max_rate)} requests/s, at least {share} of the requests meet {level}."
+    said = f"Up to {given(search.max_rate)} requests/s, at least {share} of the requests meet {level}."
     return said if search.bounded else f"{said} No rate above it was seen to fail: the true maximum may be higher."
 
 

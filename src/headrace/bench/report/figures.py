@@ -128,6 +128,11 @@ def bound(
     return line, label
 
 
+def inwards(place: float) -> str:
+    """How to anchor a text at this share of the width so that it stays inside."""
+    return "left" if place < 0.2 else "right" if place > 0.8 else "center"
+
+
 @dataclass(frozen=True, slots=True)
 class Curve:
     """A distribution to draw.
@@ -176,7 +181,10 @@ def distribution_figure(curves: Sequence[Curve], name: str, unit: str, slo: floa
         "tickvals": [stretched(share / 100) for share in ticks],
         "ticktext": [f"{share:g} %" for share in ticks],
     }
-    bounds = [] if slo is None else [bound(slo, "x", f"SLO {duration(slo)}", log=True)]
+    bounds = []
+    if slo is not None:
+        place = (math.log10(slo) - x["range"][0]) / (x["range"][1] - x["range"][0])
+        bounds.append(bound(slo, "x", f"SLO {duration(slo)}", log=True, xanchor=inwards(place)))
     drawing = figure(data, x, y, 310, bounds)
     if len(drawn) == 1 and drawn[0].marks is not None:
         drawing["layout"]["annotations"] += _percentile_labels(drawn[0].marks, x["range"])

@@ -88,30 +88,49 @@ def number(value: float) -> str:
     if value == int(value) and size < 1e15:
         return f"{int(value):,}"
     if size >= 99.95:
-        return f"{value:,.0f}"
-    return f"{value:.3g}" if size < 1e-4 else f"{value:.{2 - min(max(math.floor(math.log10(size)), -4), 1)}f}"
+        return f"{value:,.0f}" if size < 1e15 else f"{value:.3g}"
+    if size < 1e-4:
+        return f"{value:.3g}"
+    rounded = float(f"{value:.3g}")
+    return f"{rounded:.{2 - math.floor(math.log10(abs(rounded)))}f}"
+
+
+def given(value: float) -> str:
+    """A figure that somebody chose, without digits that say nothing: ``8``, ``5.5``, ``5.477``."""
+    return number(value) if abs(value) >= 1e4 else f"{value:.4g}"
+
+
+def counted(count: int, noun: str) -> str:
+    """Such as ``1 request``, ``1,200 requests``."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def duration(seconds: float) -> str:
     """Such as ``0.31 ms``, ``312 ms``, ``4.21 s``."""
-    return span([seconds])
+    if not math.isfinite(seconds):
+        return NOT_KNOWN
+    return f"{number(seconds * 1e3)} ms" if abs(seconds) < 0.9995 else f"{number(seconds)} s"
 
 
-def span(seconds: Sequence[float | None]) -> str:
-    """Durations in the unit of the longest, such as ``301–322 ms``; ``?`` where there is none."""
+def span(seconds: Sequence[float | None], between: str = "–") -> str:
+    """Durations in one unit if they are of one size, such as ``301–322 ms``; ``?`` where there is none."""
     known = [abs(value) for value in seconds if value is not None and math.isfinite(value)]
     if not known:
         return NOT_KNOWN
     scale, unit = (1e3, "ms") if max(known) < 0.9995 else (1.0, "s")
-    return "–".join("?" if value is None else number(value * scale) for value in seconds) + f" {unit}"
+    if unit == "s" and min(known) < 0.1:
+        return between.join("?" if value is None else duration(value) for value in seconds)
+    return between.join("?" if value is None else number(value * scale) for value in seconds) + f" {unit}"
 
 
 def percent(share: float) -> str:
     """A share of one as per cent; near the ends with as many digits as tell it from them."""
-    if not math.isfinite(share):
-        return NOT_KNOWN
+    if not 0 <= share <= 1:
+        return NOT_KNOWN if math.isnan(share) else f"{number(100 * share)} %"
     distance = min(abs(share), abs(1 - share))
-    digits = 0 if distance == 0 else min(max(1, 1 - math.floor(math.log10(distance * 100))), 4)
+    if 0 < distance < 1e-6:
+        return "> 99.9999 %" if share > 0.5 else "< 0.0001 %"
+    digits = 0 if distance == 0 else max(1, 1 - math.floor(math.log10(distance * 100)))
     return f"{100 * share:.{digits}f} %"
 
 

@@ -18,10 +18,11 @@
     return `rgba(${parts.join(", ")}, ${opacity})`;
   }
 
-  // A copy of a figure with its roles resolved; columns of numbers are shared, not copied.
+  // A copy of a figure with its roles resolved. Columns of numbers are shared; ranges are not, for a zoom writes there.
   function themed(value, key) {
     if (Array.isArray(value)) {
-      return value.length && typeof value[0] === "object" && key !== "customdata" ? value.map((each) => themed(each)) : value;
+      if (key === "customdata" || value.length > 50) return value;
+      return value.map((each) => themed(each));
     }
     if (value !== null && typeof value === "object") {
       return Object.fromEntries(Object.entries(value).map(([name, each]) => [name, themed(each, name)]));
@@ -126,10 +127,12 @@
         for (const [key, value] of Object.entries(found)) changes[`${name}.${key}`] = value;
       }
       if (Object.keys(changes).length) Plotly.relayout(place, changes);
-      if (!place.dataset.time || !("xaxis.range[0]" in change)) return;
-      // The others are told of the whole range, which this handler does not pass on.
+      if (!place.dataset.time || !Object.keys(change).some((key) => key.startsWith("xaxis.range"))) return;
+      const range = place.layout.xaxis.range;
       for (const other of document.querySelectorAll(`[data-time="${place.dataset.time}"]`)) {
-        if (other !== place && other.layout) Plotly.relayout(other, { "xaxis.range": [...place.layout.xaxis.range] });
+        const shown = other.layout && other.layout.xaxis.range;
+        // Those that show it already do not pass it on, so that this comes to an end.
+        if (shown && (shown[0] !== range[0] || shown[1] !== range[1])) Plotly.relayout(other, { "xaxis.range": [...range] });
       }
     });
   }

@@ -14,7 +14,7 @@ from headrace.bench.report.markup import Html, joined, round_percent, table, tag
 from headrace.bench.report.pooling import pool
 from headrace.bench.report.sections import ZOOM, contents, copyable, note, plots, section
 from headrace.bench.report.series import CURVE_POINTS
-from headrace.bench.report.timelines import KEYS, timeline_figures
+from headrace.bench.report.timelines import key_of, timeline_figures
 from headrace.bench.report.views import METRICS, lengths, pooled, round_label, shown_rounds
 from headrace.bench.results.samples import Samples
 from headrace.bench.results.schema import Result, Summary
@@ -180,17 +180,11 @@ def _latency_section(result: Result, samples: Sequence[Samples], views: Views, b
 
 def _timeline_section(result: Result, samples: Sequence[Samples], board: Board) -> Html:
     figures = timelines(result, samples)
-    drawn = [
-        board.plot(
-            title,
-            caption,
-            [each.get(name) for each in figures],
-            spoken=f"{title}, over the time of the round.",
-            key=KEYS[name],
-            time="round",
-        )
-        for name, (title, caption) in TIMELINES.items()
-    ]
+    drawn = []
+    for name, (title, caption) in TIMELINES.items():
+        row = [each.get(name) for each in figures]
+        spoken = f"{title}, over the time of the round."
+        drawn.append(board.plot(title, caption, row, spoken=spoken, key=key_of(name, row), time="round"))
     reading = "The measured window is shaded."
     if any(len(each) > SCATTER_POINTS for each in samples):
         reading += " Of many requests not every one is drawn, but the slowest of every moment are."

@@ -15,7 +15,7 @@ from headrace.bench.report.pooling import pool
 from headrace.bench.report.result_page import timelines
 from headrace.bench.report.sections import ZOOM, note, plots, section
 from headrace.bench.report.series import CURVE_POINTS
-from headrace.bench.report.timelines import KEYS
+from headrace.bench.report.timelines import key_of
 from headrace.bench.report.views import METRICS, compared_rounds, lengths, pooled, round_label
 from headrace.bench.results.samples import Floats, Samples
 from headrace.bench.results.schema import Comparison, Result, Summary
@@ -129,7 +129,7 @@ def timeline_section(title: str, sides: Sequence[Side], board: Board) -> Html:
                 "",
                 row,
                 spoken=f"{side.name}: {what} over time.",
-                key=KEYS[name],
+                key=key_of(name, row),
                 time="round",
             )
             for side, row in zip(sides, rows, strict=True)

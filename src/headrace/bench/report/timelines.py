@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ KEYS = {
     "activity": (
         ("streaming", "tpot", "solid"),
         ("waiting for the first token", "ttft", "solid"),
-        ("in the server’s queue, where it tells", "queue", "dotted"),
+        ("in the server’s queue", "queue", "dotted"),
     ),
     "flow": (("due", "due", "solid"), ("completed", "e2e", "solid")),
     "tokens": (),
@@ -37,7 +37,11 @@ def timeline_figures(
         most: Points of the scatter plot at most.
     """
     shared: dict[str, Any] = {"shapes": [_window_shape(window)], "hovermode": "x unified"}
-    x = {"title": {"text": "seconds since the round began"}, "range": [0, series.extent(samples) or 1.0]}
+    x = {
+        "title": {"text": "seconds since the round began"},
+        "range": [0, series.extent(samples) or 1.0],
+        "hoverformat": ".1f",
+    }
     flow = series.flow(samples)
     figures = {
         "activity": figure(_activity(samples), x, _count_axis("requests", ".1f"), 230, **shared),
@@ -54,6 +58,19 @@ def timeline_figures(
         figures["tokens"] = figure([tokens], x, _count_axis("tokens/s", ",.0f"), 200, **shared)
     figures["first"] = _first_tokens(samples, x, window, slo.get("ttft"), most)
     return figures
+
+
+def key_of(name: str, figures: Iterable[Figure | None]) -> list[tuple[str, str, str]]:
+    """What the lines of a plot mean, those that any of its figures has."""
+    drawn = {
+        part["color"]
+        for each in figures
+        if each is not None
+        for line in each["data"]
+        for part in (line.get("line", {}), line.get("marker", {}))
+        if "color" in part
+    }
+    return [each for each in KEYS[name] if f"@{each[1]}" in drawn]
 
 
 def _count_axis(title: str, hover: str) -> Axis:
@@ -86,9 +103,7 @@ def _activity(samples: Samples) -> list[Trace]:
     ]
     if found.queued is not None:
         dotted = {"dash": "dot"}
-        data.append(
-            line_trace(x, numbers(found.queued), "in the server’s queue", queued[1], line=dotted, hovertemplate="%{y}")
-        )
+        data.append(line_trace(x, numbers(found.queued), *queued[:2], line=dotted, hovertemplate="%{y}"))
     return data
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from headrace.bench.report.markup import number
+from headrace.bench.report.markup import given
 from headrace.bench.results.latency import latencies
 from headrace.bench.results.measure import Window, prompt_tokens
 from headrace.bench.results.samples import Floats, Ints, Samples
@@ -105,7 +105,7 @@ def lengths(samples: Sequence[Samples], windows: Sequence[tuple[float, float]]) 
 def round_label(result: Result, index: int) -> str:
     """Such as ``Round 2 of 3 (4 requests/s)``."""
     rate = result.rounds[index].rate
-    asked = "" if rate is None else f" ({number(rate)} requests/s)"
+    asked = "" if rate is None else f" ({given(rate)} requests/s)"
     return f"Round {index + 1} of {len(result.rounds)}{asked}"
 
 
@@ -124,7 +124,7 @@ def plain(value: str | int | float | None) -> str:
     """A parameter as it is shown."""
     if value is None:
         return "not set"
-    return value if isinstance(value, str) else number(value)
+    return value if isinstance(value, str) else given(value)
 
 
 def measure_name(measure: str) -> str:
