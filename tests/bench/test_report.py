@@ -220,6 +220,15 @@ def test_the_slowest_request_is_drawn(quick):
     assert drawn == [pytest.approx(worst, rel=1e-3)]
 
 
+def test_a_queue_that_never_was_is_not_drawn(quick):
+    never = result(slots=500, stall=None)
+    assert never.rounds[0].summary.latency["queue"].maximum == 0
+    found = Reader(render(never))
+    assert "Time in the server’s queue (Queue)" not in found.text
+    both = Reader(render(compare(never, result())))
+    assert "Of A it is always 0." in both.text
+
+
 def test_a_comparison_spells_out_that_nothing_was_shown(quick):
     text = Reader(render(comparison(rounds=2, slower=1.0, failures=0.0))).text
     assert "No difference shown in any of" in text

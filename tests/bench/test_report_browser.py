@@ -5,6 +5,7 @@ from bench_results import comparison, hostile_result, result, search_result
 from chromium import CHROMIUM, opened_page
 
 from headrace.bench.report import write_report
+from headrace.bench.results.compare import compare
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium or google-chrome here")
 
@@ -13,9 +14,9 @@ PAGES = {
     "search": lambda: search_result(seconds=20),
     "comparison": lambda: comparison(rounds=2),
     "hostile": hostile_result,
-    "no successes": lambda: result(failures=1.0),
+    "searches": lambda: compare(search_result(seconds=20, gap=0.016), search_result(seconds=20)),
 }
-PLACES = "[...document.querySelectorAll('[data-plot]')]"
+PLACES = "[...document.querySelectorAll('figure:not([hidden]) [data-plot]')]"
 DRAWN = (
     f"{PLACES}.filter((place) => place.matches('.js-plotly-plot') && place.querySelector('svg.main-svg .xy')).length"
 )
@@ -27,7 +28,8 @@ CLIPPED = f"""{PLACES}.flatMap((place) => {{
     const frame = place.getBoundingClientRect();
     return [...place.querySelectorAll("svg text")].filter((text) => {{
         const box = text.getBoundingClientRect();
-        return box.width && (box.left < frame.left - 1 || box.right > frame.right + 1 || box.bottom > frame.bottom + 1);
+        return box.width && (box.left < frame.left - 1 || box.right > frame.right + 1 || box.bottom > frame.bottom + 1
+            || box.top < frame.top - 1);
     }}).map((text) => text.textContent);
 }})"""
 TOUCHING = f"""{PLACES}.flatMap((place) => ["xtick", "ytick"].flatMap((kind) => {{

@@ -120,7 +120,7 @@ def goodput_figure(tried: Sequence[Trials]) -> Figure:
     bounds.append(bound(target, "y", f"target {round_percent(target)}", log=False, x=0, xanchor="left", yanchor="top"))
     x = {"title": {"text": "requests due a second"}, "range": [0, highest]}
     y = {"title": {"text": "share that met the SLO"}, "tickformat": ".4~%", "range": [low, high]}
-    return figure(data, x, y, 330, bounds)
+    return figure(data, x, y, 330, bounds, margin={"t": 10 + 14 * max(1, len(tried))})
 
 
 def _goodput_line(trials: Trials, shares: Sequence[Estimate]) -> Trace:

@@ -156,16 +156,16 @@ def stretched(share: float) -> float:
 
 
 def distribution_figure(curves: Sequence[Curve], name: str, unit: str, slo: float | None, most: int) -> Figure | None:
-    """Cumulative distributions over the logarithm of the latency; None if there are no values.
+    """Cumulative distributions over the logarithm of the latency; None if nothing took any time.
 
     Args:
-        curves: Those without values are left out.
+        curves: Those without values above 0 are left out.
         name: Of the latency.
         unit: What is counted: requests, gaps.
         slo: Bound of the service level, seconds, or None.
         most: Points a curve at most.
     """
-    drawn = [curve for curve in curves if len(curve.values)]
+    drawn = [curve for curve in curves if curve.values.any()]
     if not drawn:
         return None
     ends = [end for curve in drawn for end in _ends(curve.values)]

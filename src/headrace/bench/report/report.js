@@ -84,7 +84,8 @@
 
   function layout(figure, place, printed) {
     const width = printed || place.clientWidth;
-    const drawn = { template: template(), width, margin: MARGIN, separators: ".,", ...themed(figure.layout) };
+    const drawn = { template: template(), width, separators: ".,", ...themed(figure.layout) };
+    drawn.margin = { ...MARGIN, ...drawn.margin };
     drawn.dragmode = matchMedia("(pointer: coarse)").matches ? false : "zoom";
     for (const name of ["xaxis", "yaxis"]) Object.assign(drawn[name], axisTicks(figure, name, drawn[name].range, width));
     return drawn;

@@ -10,6 +10,7 @@ from headrace.bench.results.samples import UNKNOWN, Floats, Ints, Samples
 
 CURVE_POINTS = 2000
 TIMELINE_BINS = 300
+FLOW_BINS = 120
 STEPS = (1.0, 2.0, 5.0)
 
 
@@ -127,7 +128,7 @@ class Flow:
 def flow(samples: Samples) -> Flow:
     """Rates in bins wide enough that ten requests or so fall into one."""
     until = extent(samples)
-    bins = float(np.clip(len(samples) / 10, 12, TIMELINE_BINS))
+    bins = float(np.clip(len(samples) / 10, 12, FLOW_BINS))
     edges = bin_edges(until, bins)
     width = np.diff(edges)
     # What is in the last bin came in the part of it that lies within the round.

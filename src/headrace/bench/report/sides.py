@@ -81,7 +81,9 @@ def latency_section(title: str, sides: Sequence[Side], board: Board) -> Html:
         figure = distribution_figure(curves, metric.name, metric.unit, slo.get(key), CURVE_POINTS)
         spoken = f"Cumulative distributions of {metric.name} of A and B; the table above has the percentiles."
         heading = f"{metric.title} ({metric.name})"
-        drawn.append(board.plot(heading, metric.definition, [figure], spoken=spoken, key=BOTH))
+        zero = [curve.name for curve in curves if len(curve.values) and not curve.values.any()]
+        caption = " ".join([metric.definition, *(f"Of {name} it is always 0." for name in zero)])
+        drawn.append(board.plot(heading, caption, [figure], spoken=spoken, key=BOTH))
     reading = (
         "Each curve says which share of all took no longer than a time: further left is faster. The upright axis is "
         "stretched towards both ends. Dots are p50, p90, p95 and p99."

@@ -41,7 +41,7 @@ METRICS = {
     ),
     "itl": Metric("ITL", "Inter-token latency", "Every gap between two outputs of one request.", "gaps"),
     "e2e": Metric("E2E", "End to end", "From the moment at which a request was due to the end of its answer."),
-    "queue": Metric("Queue", "Time in the server's queue", "As the server tells it."),
+    "queue": Metric("Queue", "Time in the server’s queue", "As the server tells it."),
 }
 
 RATES = {
