@@ -262,7 +262,7 @@ def _round(seen: Outcome, settings: Settings, started: str, rate: float | None) 
         started=started,
         rate=rate,
         summary=summarize(samples, inside, settings.slo or None, settings.devices),
-        generator=generator(samples, seen.log),
+        generator=generator(samples, seen.log, inside),
         certificate=certificate,
         requests=to_requests(samples),
         messages=seen.messages,

@@ -101,7 +101,8 @@ def summary_line(title: str, found: Round) -> str:
     if (ttft := summary.latency.get("ttft")) is not None:
         percentiles = ttft.percentiles
         parts.append(f"TTFT p50 {percentiles['p50'].value * 1e3:,.0f} p99 {percentiles['p99'].value * 1e3:,.0f} ms")
-    parts.append(f"{summary.rates['output_tokens'].value:,.1f} output tokens/s")
+    if (output := summary.rates.get("output_tokens")) is not None:
+        parts.append(f"{output.value:,.1f} output tokens/s")
     if summary.goodput is not None:
         parts.append(f"{summary.goodput.share.value:.1%} within the service level")
     parts.append(_errors(summary.errors))

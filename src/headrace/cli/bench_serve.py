@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 EXIT_NOT_CERTIFIED = 3
 DEFAULT_CONCURRENCY = 8
+FIRST_RATE = "1"  # where a search begins
 
 
 class WorkloadKind(StrEnum):
@@ -192,11 +193,13 @@ def serve(
         devices=devices,
         timeout_seconds=parse_seconds(timeout, "timeout"),
     )
+    wanted = _search(settings, rate, target_share, tolerance, max_rate) if find_max_rate else None
+    if wanted is not None:
+        _refuse({"--against": against, "--rounds": rounds}, "does not go with --find-max-rate")
     with progress() as show:
         bench = Bench(url, settings, show)
-        if find_max_rate:
-            _refuse({"--against": against, "--rounds": rounds}, "does not go with --find-max-rate")
-            found: Result | Comparison = search(bench, _search(settings, rate, target_share, tolerance, max_rate))
+        if wanted is not None:
+            found: Result | Comparison = search(bench, wanted)
         elif against is not None:
             other = replace(settings, question=replace(settings.question, model=against_model))
             found = measure_against(bench, Bench(against, other, show), rounds or 3)
@@ -266,9 +269,12 @@ def _arrivals(
         if open_loop:
             raise InvalidInput("needs an open loop; leave out --concurrency", field="--find-max-rate")
         return Closed(concurrency=concurrency or DEFAULT_CONCURRENCY, duration=seconds)
+    law = kind.value if kind is not None else "trace" if recorded and rate is None else "poisson"
+    if rate is None and open_loop and law != "trace":
+        rate = FIRST_RATE
     rates = (None, None) if rate is None else _rates(rate)
     return Open(
-        kind=kind.value if kind is not None else "trace" if recorded and rate is None else "poisson",
+        kind=law,  # type: ignore[arg-type]
         rate=rates[0],
         end_rate=rates[1],
         burstiness=burstiness,
@@ -292,7 +298,7 @@ def _search(settings: Settings, rate: str | None, share: str, tolerance: str, li
     if not settings.slo:
         raise InvalidInput("needs a service level: give --slo ttft=500ms,tpot=50ms", field="--find-max-rate")
     return SearchSettings(
-        start=1.0 if rate is None else _rates(rate)[0],
+        start=_rates(rate or FIRST_RATE)[0],
         target_share=parse_share(share, "--target-share"),
         tolerance=parse_share(tolerance, "--tolerance"),
         limit=limit,

@@ -140,6 +140,9 @@ class Driver:
         self._over.set()
 
     def _start(self, zero: float) -> None:
+        if (early := zero - clock()) > 0:  # timers may fire half a millisecond early
+            self._loop.call_later(early, self._start, zero)
+            return
         self._pacer.start(zero)
         self._check_over()
 

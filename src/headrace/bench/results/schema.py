@@ -1,4 +1,4 @@
-"""The result file: what ``--json`` writes and ``bench compare`` reads. docs/bench-serve.md documents every field.
+"""The result file: what ``--json`` writes and ``bench compare`` reads. docs/measures.md documents every field.
 
 Durations and moments are seconds, rates are per second. A new field with a default keeps the version; anything else
 raises it.
