@@ -20,6 +20,8 @@ if __name__ == "__main__":
 
 from service_law import Law, Script
 
+from headrace.bench.load.timer import timer
+
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nServer: scripted\r\nTransfer-Encoding: chunked\r\n\r\n"
 VOCABULARY = 50_000
 
@@ -45,32 +47,26 @@ def tokens_of(text):
 class Agenda:
     """Calls at moments of the monotonic clock, all from one timer."""
 
-    def __init__(self, loop):
-        self.loop, self.heap, self.timer, self.count = loop, [], None, 0
+    def __init__(self):
+        self.heap, self.count, self.timer = [], 0, timer(self.run)
 
     def at(self, moment, call, *args):
         self.count += 1
         heapq.heappush(self.heap, (moment, self.count, call, args))
         if self.heap[0][1] == self.count:
-            self.arm()
-
-    def arm(self):
-        if self.timer is not None:
-            self.timer.cancel()
-        self.timer = self.loop.call_later(max(self.heap[0][0] - time.monotonic(), 0), self.run)
+            self.timer.set(moment)
 
     def run(self):
-        self.timer = None
         while self.heap and self.heap[0][0] <= time.monotonic():
             _, _, call, args = heapq.heappop(self.heap)
             call(*args)
         if self.heap:
-            self.arm()
+            self.timer.set(self.heap[0][0])
 
 
 class State:
-    def __init__(self, script, loop):
-        self.script, self.agenda = script, Agenda(loop)
+    def __init__(self, script):
+        self.script, self.agenda = script, Agenda()
         self.pieces = {(chat, ids): piece(chat, ids) for chat in (True, False) for ids in (True, False)}
         self.reset()
 
@@ -205,7 +201,7 @@ class Connection(asyncio.Protocol):
 
 async def main(port, script):
     loop = asyncio.get_running_loop()
-    state = State(Script(**script), loop)
+    state = State(Script(**script))
     server = await loop.create_server(lambda: Connection(state), "127.0.0.1", port, backlog=4096)
     sys.stderr.write("listening\n")
     sys.stderr.flush()

@@ -101,7 +101,9 @@ class Bench:
 
     Attributes:
         server: The server.
+        context_length: Most tokens of a request and its answer, or None if nobody knows.
         rounds: What was measured so far.
+        interrupted: Whether the user ended the last round early.
 
     Args:
         url: Its address.
@@ -119,8 +121,14 @@ class Bench:
         self._settings = settings
         self._show = show
         self.server, self._lexicon = _ask(url, settings)
-        self._arranged = arrange(settings.load, self.server.target.context_length)
+        self.context_length = self.server.target.context_length
+        self._arranged = arrange(settings.load, self.context_length)
         self._asked = self._arranged.workload  # of the last round, as far as it came
+
+    def limit_context(self, tokens: int) -> None:
+        """Ask for nothing longer than so many tokens, though the server might take it."""
+        self.context_length = tokens
+        self._arranged = arrange(self._settings.load, tokens)
 
     def round(self, title: str, *, rate: float | None = None) -> Round:
         """Measure once.
@@ -134,7 +142,7 @@ class Bench:
         arranged = self._arranged
         if rate is not None:
             load = at_rate(load, rate)
-            arranged = arrange(load, self.server.target.context_length)
+            arranged = arrange(load, self.context_length)
         salt = str(len(self.rounds))
         composer = Composer(self.server, self._lexicon, load.seed, salt)
         self._show.begin(title)
@@ -192,7 +200,14 @@ def measure(bench: Bench, rounds: int) -> Result:
 
 
 def measure_against(a: Bench, b: Bench, rounds: int) -> Comparison:
-    """Measure two servers in alternation, A B A B, so that what the machine does beside strikes both."""
+    """Measure two servers in alternation, A B A B, so that what the machine does beside strikes both.
+
+    Both are asked the same: what the shorter context of the two holds.
+    """
+    known = [bench.context_length for bench in (a, b) if bench.context_length is not None]
+    for bench in (a, b):
+        if known and bench.context_length != min(known):
+            bench.limit_context(min(known))
     for number in range(rounds):
         for name, bench in (("A", a), ("B", b)):
             bench.round(f"round {number + 1} of {rounds}, {name}: {bench.server.address.url}")

@@ -120,6 +120,7 @@ class Driver:
         self._loop.call_later(LEAD_SECONDS, self._start, zero)
         await self._over.wait()
         self._monitor.stop()
+        self._pacer.close()
         wall = clock() - zero
         cpu = time.process_time() - cpu
         await self._pool.close()
@@ -151,6 +152,8 @@ class Driver:
         self._ask(conversation, prepared, due)
 
     def _ask(self, conversation: Conversation, prepared: Prepared, due: float) -> None:
+        if self._over.is_set():  # a think time that outlasted an interrupted round
+            return
         exchange = Exchange(
             conversation.number,
             conversation.turn,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -10,6 +9,7 @@ import msgspec
 
 from headrace.bench.load.compose import Composer, Conversation, Prepared
 from headrace.bench.load.http import clock
+from headrace.bench.load.timer import timer
 from headrace.bench.results.samples import Floats
 from headrace.bench.workload.records import Session
 
@@ -46,8 +46,8 @@ class Pacer(Protocol):
         """A session has ended."""
         ...
 
-    def stop(self) -> None:
-        """Begin no more."""
+    def close(self) -> None:
+        """The round is over."""
         ...
 
 
@@ -68,6 +68,7 @@ class _Open:
         self._next = 0
         self._begin = begin
         self._zero = 0.0
+        self._timer = timer(self._pump)
 
     @property
     def exhausted(self) -> bool:
@@ -80,16 +81,14 @@ class _Open:
     def session_over(self) -> None:
         pass
 
-    def stop(self) -> None:
-        self._next = len(self._ready)
+    def close(self) -> None:
+        self._timer.close()
 
     def _pump(self) -> None:
-        # Timers fire up to half a millisecond early or late; what is not due yet is waited for once more.
         while not self.exhausted:
             due = self._zero + self._starts[self._next]
-            wait = due - clock()
-            if wait > 0:
-                asyncio.get_running_loop().call_later(wait, self._pump)
+            if due > clock():
+                self._timer.set(due)
                 return
             conversation, prepared = self._ready[self._next]
             self._ready[self._next] = (conversation, Prepared(b"", 0, 0))  # sent bodies need not stay in memory
@@ -107,11 +106,10 @@ class _Closed:
         self._begin = begin
         self._next = 0
         self._close = float("inf")
-        self._stopped = False
 
     @property
     def exhausted(self) -> bool:
-        return self._stopped or self._next >= len(self._sessions) or clock() >= self._close
+        return self._next >= len(self._sessions) or clock() >= self._close
 
     def start(self, zero: float) -> None:
         if self._schedule.duration is not None:
@@ -126,5 +124,5 @@ class _Closed:
             prepared = conversation.ask()
             self._begin(conversation, prepared, clock())
 
-    def stop(self) -> None:
-        self._stopped = True
+    def close(self) -> None:
+        pass
