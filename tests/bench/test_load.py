@@ -267,7 +267,7 @@ def test_what_a_server_does_not_take_is_left_out_and_said():
     with scripted(Script(ids=False, refuses=["ignore_eos"])) as url:
         server, _ = ask(url)
     assert (server.target.prompts, server.ignores_eos) == ("text", False)
-    assert len(server.notes) == 2
+    assert len(server.target.notes) == 2
 
 
 @pytest.mark.parametrize(

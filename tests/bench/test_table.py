@@ -7,6 +7,7 @@ import pytest
 from bench_samples import random_samples, result_of, round_of, samples_of_any_kind
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from headrace.bench.results.compare import compare
 from headrace.bench.results.measure import Window, summarize
@@ -19,7 +20,9 @@ from headrace.bench.results.table import (
     latency_rows,
     percent,
     ratio_rows,
-    search_rows,
+    remarks,
+    search_outcome,
+    trial_rows,
 )
 
 
@@ -68,7 +71,10 @@ def test_a_round():
     assert rows["  disconnected"].value == str(summary.errors["disconnected"])
     assert rows["Met TTFT <= 300 ms"].value == percent(summary.goodput.share.value)
     assert rows["Output tokens"].note.startswith("[")
-    assert "TTFT p99" in {row.label for row in latency_rows(summary)}
+    (label, cells), *_ = latency_rows(summary)
+    assert (label, len(cells)) == ("TTFT", 6)
+    assert cells[1].value == duration(summary.latency["ttft"].percentiles["p50"].value)
+    assert "\N{EN DASH}" in cells[1].interval
 
 
 @settings(max_examples=30)
@@ -76,19 +82,31 @@ def test_a_round():
 def test_rounds_and_comparisons_of_any_kind(a, b):
     for samples in (a, b):
         summary = summarize(samples, Window(0, 2), {"ttft": 1.0})
-        assert all(row.value for row in (*count_rows(summary), *latency_rows(summary)))
+        assert all(row.value for row in count_rows(summary))
+        assert all(cell.value for _, cells in latency_rows(summary) for cell in cells)
     comparison = compare(result_of([round_of(a)]), result_of([round_of(b)]))
     for row, ratio in zip(ratio_rows(comparison), comparison.ratios, strict=True):
         assert len(row) == 6
-        assert (row[-1] == "no difference shown") == (ratio.verdict == "none")
+        assert row[-1].endswith("is better") == (ratio.verdict != "none")
+
+
+def test_remarks():
+    found = round_of(random_samples(np.random.default_rng(0), 50))
+    lengths = replace(
+        found.summary.lengths, prompt_differs=1, output_differs=2, output_uncounted=3, tokens_per_event=2.5
+    )
+    told = replace(found, summary=replace(found.summary, lengths=lengths), messages={"http 429": "too much"})
+    assert [remark[0] for remark in remarks(told)] == ["1", "2", "3", "T", "h"]
+    plain = replace(lengths, prompt_differs=0, output_differs=0, output_uncounted=0, tokens_per_event=1.0)
+    assert remarks(replace(found, summary=replace(found.summary, lengths=plain))) == []
 
 
 def test_searches():
-    points = [Point(1.0, 0, True), Point(2.0, 1, False)]
-    found = search_rows(Search(target_share=0.99, tolerance=0.05, max_rate=1.0, bounded=True, points=points))
-    assert [row.value for row in found] == ["met", "not met", "1.00/s"]
-    assert "at least 99.0 %" in found[-1].note
-    none = search_rows(Search(target_share=0.99, tolerance=0.05, max_rate=None, bounded=True, points=points[1:]))
-    assert none[-1].value == "none"
-    open_ended = search_rows(Search(target_share=0.99, tolerance=0.05, max_rate=1.0, bounded=False, points=points[:1]))
-    assert "may be higher" in open_ended[-1].note
+    points = [Point(2.0, 1, False), Point(1.0, 0, True)]
+    rounds = [round_of(random_samples(np.random.default_rng(seed), 50)) for seed in range(2)]
+    search = Search(target_share=0.99, tolerance=0.05, max_rate=1.0, bounded=True, points=points)
+    rows = trial_rows(replace(result_of(rounds), search=search))
+    assert [(row[0], row[-1]) for row in rows] == [("1.00/s", "met"), ("2.00/s", "not met")]
+    assert "1 requests/s; at least 99.0 %" in search_outcome(search)
+    assert "No rate" in search_outcome(replace(search, max_rate=None))
+    assert "may be higher" in search_outcome(replace(search, bounded=False))

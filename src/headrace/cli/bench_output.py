@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
@@ -13,17 +12,15 @@ from rich.text import Text
 from headrace.bench.results.result_file import encode, save
 from headrace.bench.results.schema import Comparison, Result, Round
 from headrace.bench.results.table import (
-    LATENCIES,
     Row,
     count_rows,
-    digits,
     duration,
+    latency_rows,
     ratio_rows,
-    search_rows,
+    remarks,
+    search_outcome,
+    trial_rows,
 )
-
-if TYPE_CHECKING:
-    from headrace.bench.results.schema import Distribution, Estimate
 
 STANDARD_OUTPUT = "-"
 
@@ -59,13 +56,16 @@ def _print(found: Result | Comparison) -> None:
         return
     _print_head(console, found)
     if found.search is not None:
-        console.print(_rows_table(search_rows(found.search), "the search"))
+        console.print(_trials_table(found))
+        console.print(Text(search_outcome(found.search)))
     for number, each in enumerate(found.rounds):
         if found.search is None:
             title = f"round {number + 1} of {len(found.rounds)}" if len(found.rounds) > 1 else ""
             _print_round(console, each, title, found.plan.devices)
-    for each in found.rounds:
-        _print_certificate(console, each)
+    for number, each in enumerate(found.rounds):
+        for reason in each.certificate.reasons:
+            which = f", round {number + 1}" if len(found.rounds) > 1 else ""
+            console.print(Text(f"NOT CERTIFIED{which}: {reason}", style="bold"))
 
 
 def _print_head(console: Console, result: Result) -> None:
@@ -80,12 +80,14 @@ def _print_head(console: Console, result: Result) -> None:
             f"ideal cached share {plan.ideal_cached_share:.1%}"
         )
     )
+    for note in target.notes:
+        console.print(Text(note))
 
 
 def _print_round(console: Console, each: Round, title: str, devices: int) -> None:
     console.print()
     console.print(_latency_table(each, title))
-    console.print(_rows_table(count_rows(each.summary, devices), None))
+    console.print(_rows_table(count_rows(each.summary, devices)))
     own = each.generator
     console.print(
         Text(
@@ -94,8 +96,8 @@ def _print_round(console: Console, each: Round, title: str, devices: int) -> Non
             f"{own.connections} connections"
         )
     )
-    for kind, message in each.messages.items():
-        console.print(Text(f"{kind}: {message}"))
+    for remark in remarks(each):
+        console.print(Text(remark))
 
 
 def _latency_table(each: Round, title: str) -> Table:
@@ -103,30 +105,23 @@ def _latency_table(each: Round, title: str) -> Table:
     table = Table("", title=title or None, box=None, title_justify="left")
     for name in ("mean", "p50", "p90", "p95", "p99", "max"):
         table.add_column(name, justify="right")
-    for key, name in LATENCIES.items():
-        found = each.summary.latency.get(key)
-        if found is not None:
-            table.add_row(name, *_cells(found))
+    for name, cells in latency_rows(each.summary):
+        table.add_row(name, *(Text.assemble(cell.value, ("\n" + cell.interval, "dim")) for cell in cells))
     return table
 
 
-def _cells(found: Distribution) -> list[Text]:
-    estimates = [found.mean, *found.percentiles.values()]
-    return [*map(_cell, estimates), Text(duration(found.maximum))]
+def _trials_table(result: Result) -> Table:
+    table = Table(box=None)
+    for name in ("rate", "met it", "TTFT p50", "TTFT p99", "TPOT p99", "output tokens"):
+        table.add_column(name, justify="right")
+    table.add_column("")
+    for row in trial_rows(result):
+        table.add_row(*map(Text, row))
+    return table
 
 
-def _cell(estimate: Estimate) -> Text:
-    """A duration, and below it the ends of its interval in the same unit."""
-    value, unit = duration(estimate.value).split(" ")
-    if estimate.low is None and estimate.high is None:
-        return Text(f"{value} {unit}")
-    factor = 1.0 if unit == "s" else 1e3
-    ends = ("?" if end is None else digits(end * factor) for end in (estimate.low, estimate.high))
-    return Text.assemble(f"{value} {unit}", ("\n" + "\N{EN DASH}".join(ends), "dim"))
-
-
-def _rows_table(rows: list[Row], title: str | None) -> Table:
-    table = Table("", "", "", title=title, box=None, show_header=False, title_justify="left")
+def _rows_table(rows: list[Row]) -> Table:
+    table = Table("", "", "", box=None, show_header=False)
     for row in rows:
         table.add_row(*map(Text, row))
     return table
@@ -143,8 +138,3 @@ def _print_comparison(console: Console, comparison: Comparison) -> None:
     console.print(Text(comparison.method))
     for warning in comparison.warnings:
         console.print(Text(f"warning: {warning}"))
-
-
-def _print_certificate(console: Console, each: Round) -> None:
-    for reason in each.certificate.reasons:
-        console.print(Text(f"NOT CERTIFIED: {reason}", style="bold"))

@@ -37,7 +37,6 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
         returns_ids: Whether it tells the token ids of an answer when asked.
         tells_timings: Whether it tells the time in its queue when asked.
         overhead: Tokens that it adds to a prompt, such as a template's.
-        notes: What the user should know, one sentence each.
     """
 
     target: Target
@@ -48,7 +47,6 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
     returns_ids: bool
     tells_timings: bool
     overhead: int
-    notes: list[str]
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
@@ -212,7 +210,7 @@ def _server(
     if question.ignore_eos and not ignores:
         notes.append("The server takes no ignore_eos; answers may be shorter than asked for.")
     return Server(
-        target=target,
+        target=msgspec.structs.replace(target, notes=notes),
         address=address,
         headers=question.headers,
         extra_body=question.extra_body,
@@ -220,7 +218,6 @@ def _server(
         returns_ids=more.tells_ids,
         tells_timings=more.tells_queue,
         overhead=reply.prompt_tokens - PROBE_TOKENS,
-        notes=notes,
     )
 
 

@@ -200,6 +200,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         prompts: Sent as token ids, or as text.
         server: What it calls itself, or null.
         context_length: Most tokens of a sequence, or null if it does not tell.
+        notes: What it does not take, one sentence each.
     """
 
     url: str
@@ -208,6 +209,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     prompts: Literal["tokens", "text"]
     server: str | None
     context_length: int | None
+    notes: list[str] = []
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from headrace.bench.results.schema import Comparison, Estimate, Ratio, Search, Summary
+from headrace.bench.results.schema import Comparison, Estimate, Ratio, Result, Round, Search, Summary
 
 LATENCIES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2e": "E2E", "queue": "Queue"}
 RATES = {
@@ -18,6 +18,7 @@ RATES = {
     "cached_tokens": "Cached tokens",
 }
 UNKNOWN = "?"
+GROUPED = 1.05  # tokens an event from which on gaps are not those of tokens
 
 Formatter = Callable[[float], str]
 
@@ -30,15 +31,31 @@ class Row(NamedTuple):
     note: str = ""
 
 
-def latency_rows(summary: Summary) -> list[Row]:
-    """The mean and the percentiles of every latency."""
+class Cell(NamedTuple):
+    """A duration such as ``31.2 ms``, and its interval in the same unit, such as ``30.1–33.0``."""
+
+    value: str
+    interval: str = ""
+
+
+def latency_rows(summary: Summary) -> list[tuple[str, list[Cell]]]:
+    """Every latency: its name, then mean, p50, p90, p95, p99 and maximum."""
     rows = []
     for key, name in LATENCIES.items():
         found = summary.latency.get(key)
         if found is not None:
-            told = {"mean": found.mean, **found.percentiles}
-            rows += [Row(f"{name} {part}", duration(each.value), durations(each)) for part, each in told.items()]
+            told = [found.mean, *found.percentiles.values()]
+            rows.append((name, [*map(_cell, told), Cell(duration(found.maximum))]))
     return rows
+
+
+def _cell(estimate: Estimate) -> Cell:
+    value = duration(estimate.value)
+    if estimate.low is None and estimate.high is None:
+        return Cell(value)
+    factor = 1e3 if value.endswith(" ms") else 1.0
+    ends = (UNKNOWN if end is None else digits(end * factor) for end in (estimate.low, estimate.high))
+    return Cell(value, "\N{EN DASH}".join(ends))
 
 
 def count_rows(summary: Summary, devices: int = 1) -> list[Row]:
@@ -61,6 +78,21 @@ def count_rows(summary: Summary, devices: int = 1) -> list[Row]:
     return rows
 
 
+def remarks(each: Round) -> list[str]:
+    """What a reader of a round's figures should know of what was computed, one sentence each."""
+    lengths, of = each.summary.lengths, f"of {each.summary.succeeded} requests"
+    found = []
+    if lengths.prompt_differs:
+        found.append(f"{lengths.prompt_differs} {of} had a prompt that the server counted otherwise than it was sent.")
+    if lengths.output_differs:
+        found.append(f"{lengths.output_differs} {of} had an answer of another length than was asked for.")
+    if lengths.output_uncounted:
+        found.append(f"{lengths.output_uncounted} {of} had an answer whose tokens the server did not count.")
+    if lengths.tokens_per_event is not None and lengths.tokens_per_event > GROUPED:
+        found.append(f"The server sends {lengths.tokens_per_event:.3g} tokens at a time: ITL is between these groups.")
+    return found + [f"{kind}: {message}" for kind, message in each.messages.items()]
+
+
 def ratio_rows(comparison: Comparison) -> list[tuple[str, str, str, str, str, str]]:
     """Measure, the first, the second, their ratio, its interval, and the verdict."""
     return [_ratio_row(each) for each in comparison.ratios]
@@ -68,7 +100,9 @@ def ratio_rows(comparison: Comparison) -> list[tuple[str, str, str, str, str, st
 
 def _ratio_row(each: Ratio) -> tuple[str, str, str, str, str, str]:
     group, _, part = each.measure.partition(".")
-    verdict = {"a": "first is better", "b": "second is better", "none": "no difference shown"}[each.verdict]
+    verdict = {"a": "A is better", "b": "B is better", "none": "no difference shown"}[each.verdict]
+    if each.ratio.low is None and each.ratio.high is None:
+        verdict = "too few requests to tell"
     if group in LATENCIES:
         label, a, b = f"{LATENCIES[group]} {part}", duration(each.a), duration(each.b)
     elif part == "share" or group == "cached_share":
@@ -78,22 +112,40 @@ def _ratio_row(each: Ratio) -> tuple[str, str, str, str, str, str]:
     return label, a, b, digits(each.ratio.value), interval(each.ratio, digits), verdict
 
 
-def search_rows(search: Search) -> list[Row]:
-    """Every trial in order, and what was found."""
-    rows = [Row(per_second(point.rate), "met" if point.met else "not met") for point in search.points]
+def trial_rows(result: Result) -> list[tuple[str, ...]]:
+    """The trials of a search by rate: rate, share, TTFT p50 and p99, TPOT p99, output tokens a second, verdict."""
+    rows = []
+    for point in sorted(result.search.points if result.search else (), key=lambda point: point.rate):
+        tried = result.rounds[point.round]
+        summary = tried.summary
+        share = percent(summary.goodput.share.value) if summary.goodput else UNKNOWN
+        output = summary.rates.get("output_tokens")
+        rows.append(
+            (
+                per_second(point.rate),
+                share,
+                *(_percentile(summary, *which) for which in (("ttft", "p50"), ("ttft", "p99"), ("tpot", "p99"))),
+                UNKNOWN if output is None else per_second(output.value),
+                ("met" if point.met else "not met") + ("" if tried.certificate.certified else ", not certified"),
+            )
+        )
+    return rows
+
+
+def _percentile(summary: Summary, latency: str, which: str) -> str:
+    found = summary.latency.get(latency)
+    return UNKNOWN if found is None else duration(found.percentiles[which].value)
+
+
+def search_outcome(search: Search) -> str:
+    """What a search found, in a sentence."""
     share = f"at least {percent(search.target_share)} of the requests meet the service level"
     if search.max_rate is None:
-        return [*rows, Row("Highest rate", "none", f"no rate was found at which {share}")]
+        return f"No rate was found at which {share}."
+    found = f"Highest rate: {search.max_rate:.4g} requests/s; {share}"
     if search.bounded:
-        note = f"{share}; at {1 + search.tolerance:.3g} times this rate they do not"
-    else:
-        note = f"{share}; no rate was seen to fail, so the true one may be higher"
-    return [*rows, Row("Highest rate", per_second(search.max_rate), note)]
-
-
-def durations(estimate: Estimate) -> str:
-    """The interval of a duration."""
-    return interval(estimate, duration)
+        return f"{found}, at {1 + search.tolerance:.3g} times this rate they do not."
+    return f"{found}; no rate was seen to fail, so the true one may be higher."
 
 
 def interval(estimate: Estimate, write: Formatter) -> str:
