@@ -1,7 +1,9 @@
 """Rounds of load on the scripted server: what was sent, what was seen, what is reported of failures."""
 
 import os
+import shutil
 import signal
+import subprocess
 import threading
 import time
 
@@ -285,6 +287,28 @@ def test_servers_that_cannot_be_measured(script, says):
 def test_a_server_without_tokenize_asks_for_a_tokenizer():
     with scripted(Script(tokenizes=False)) as url, pytest.raises(HeadraceError, match="--tokenizer"):
         Inquirer(url, {}).tokenize("a word")
+
+
+def test_a_model_that_is_not_listed_is_asked_for_by_its_name():
+    with scripted(Script()) as url:
+        server, _ = ask(url, model="other")
+    assert (server.target.model, server.target.context_length) == ("other", None)
+
+
+def test_a_server_behind_tls(tmp_path, monkeypatch):
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    pem = tmp_path / "server.pem"
+    command = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=test -addext subjectAltName=IP:127.0.0.1"
+    subprocess.run([*command.split(), "-keyout", pem, "-out", tmp_path / "c.pem"], check=True, capture_output=True)
+    with pem.open("ab") as file:
+        file.write((tmp_path / "c.pem").read_bytes())
+    with scripted(QUICK, pem) as url:
+        with pytest.raises(HeadraceError, match="certificate"):
+            ask(url)
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "c.pem"))
+        samples, _ = run(url, single(3), ClosedLoop(1))
+    assert samples.error == ("",) * 3
 
 
 def test_no_server_at_all():

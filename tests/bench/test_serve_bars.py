@@ -153,7 +153,7 @@ def test_the_highest_rate_is_that_of_the_law(seed):
     bound, share = 0.1, 0.99
     load = load_of(1000, 1, "uniform:5:15", seed=seed)
     margins = parse_margin("10%", "warmup"), parse_margin("10%", "cooldown")
-    settings = Settings(load=load, warmup=margins[0], cooldown=margins[1], slo={"ttft": bound})
+    settings = Settings(load=load, warmup=margins[0], cooldown=margins[1], slo={"ttft": bound}, salt="bars")
     with scripted(script) as url:
         bench = Bench(url, settings, Silent())
         found = find_max_rate(bench, SearchSettings(start=50, target_share=share, tolerance=0.02)).search

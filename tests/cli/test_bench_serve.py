@@ -136,7 +136,10 @@ def test_ctrl_c_reports_what_was_seen(url):
         (["--arrivals", "trace"], "arrivals"),
         (["--burstiness", "3", "--rate", "3"], "burstiness"),
         (["--target-share", "101%", "--find-max-rate", "--slo", "ttft=1s"], "--target-share"),
-        (["--timeout", "never"], "timeout"),
+        (["--timeout", "never"], "--timeout"),
+        (["--warmup", "60s", "--rate", "10", "--requests", "10"], "warmup"),
+        (["--json", "/nowhere/r.json"], "--json"),
+        (["--html", "/nowhere/r.html"], "--html"),
     ],
 )
 def test_options_that_cannot_be(url, arguments, says):

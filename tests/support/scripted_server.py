@@ -1,6 +1,6 @@
 """An OpenAI-compatible server that computes nothing and answers exactly as a script says.
 
-    python scripted_server.py PORT SCRIPT   SCRIPT is JSON: the fields of ``service_law.Script``
+    python scripted_server.py PORT SCRIPT [CERTIFICATE]   SCRIPT is JSON: the fields of ``service_law.Script``
 
 A token is a word with the space before it. ``GET /log`` gives, request by request, when it came and when its events
 were sent, in seconds of the machine's monotonic clock.
@@ -9,6 +9,7 @@ were sent, in seconds of the machine's monotonic clock.
 import asyncio
 import heapq
 import json
+import ssl
 import sys
 import time
 import zlib
@@ -199,30 +200,34 @@ class Connection(asyncio.Protocol):
                 self.write(head)
 
 
-async def main(port, script):
+async def main(port, script, certificate=None):
     loop = asyncio.get_running_loop()
+    tls = None
+    if certificate is not None:
+        tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        tls.load_cert_chain(certificate)
     state = State(Script(**script))
-    server = await loop.create_server(lambda: Connection(state), "127.0.0.1", port, backlog=4096)
+    server = await loop.create_server(lambda: Connection(state), "127.0.0.1", port, backlog=4096, ssl=tls)
     sys.stderr.write("listening\n")
     sys.stderr.flush()
     await server.serve_forever()
 
 
 @contextmanager
-def scripted(script, cpu=None):
-    """The server as a process of its own; gives its address."""
+def scripted(script, certificate=None):
+    """The server as a process of its own, with TLS if it gets a certificate; gives its address."""
     import subprocess
 
     from servers import free_port
 
     port = free_port()
     command = [sys.executable, __file__, str(port), json.dumps(script.as_dict())]
-    if cpu is not None:
-        command = ["taskset", "-c", str(cpu), *command]
+    if certificate is not None:
+        command.append(str(certificate))
     process = subprocess.Popen(command, stderr=subprocess.PIPE)
     try:
         assert process.stderr.readline() == b"listening\n"
-        yield f"http://127.0.0.1:{port}"
+        yield f"http{'s' if certificate else ''}://127.0.0.1:{port}"
     finally:
         process.kill()
         process.wait()
@@ -235,4 +240,4 @@ if __name__ == "__main__":
     import uvloop
 
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
-    uvloop.run(main(int(sys.argv[1]), json.loads(sys.argv[2])))
+    uvloop.run(main(int(sys.argv[1]), json.loads(sys.argv[2]), *sys.argv[3:]))

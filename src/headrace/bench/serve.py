@@ -14,6 +14,7 @@ from headrace import __version__
 from headrace.bench.load.collect import to_samples
 from headrace.bench.load.compose import Composer
 from headrace.bench.load.driver import Outcome, run_round
+from headrace.bench.load.pace import OpenLoop
 from headrace.bench.load.target import Inquirer, Question, Server, inquire
 from headrace.bench.load.watch import Snapshot
 from headrace.bench.plan import Arranged, Closed, Load, Open, arrange
@@ -54,6 +55,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         slo: Bound by measure, seconds; empty if none.
         devices: Of the server.
         timeout_seconds: How long one request may take, from when it was sent.
+        salt: Names the words that are drawn: the same load with another salt finds no prompt of an earlier run cached.
     """
 
     load: Load
@@ -64,6 +66,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     slo: dict[str, float] = {}
     devices: int = 1
     timeout_seconds: float = 600.0
+    salt: str
 
 
 class SearchSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,6 +128,7 @@ class Bench:
         self.server, self._lexicon = _ask(url, settings)
         self.context_length = self.server.target.context_length
         self._arranged = arrange(settings.load, self.context_length)
+        _check_margins(self._arranged, settings)
         self._asked = self._arranged.workload  # of the last round, as far as it came
 
     def limit_context(self, tokens: int) -> None:
@@ -145,8 +149,7 @@ class Bench:
         if rate is not None:
             load = at_rate(load, rate)
             arranged = arrange(load, self.context_length)
-        salt = str(len(self.rounds))
-        composer = Composer(self.server, self._lexicon, load.seed, salt)
+        composer = Composer(self.server, self._lexicon, load.seed, f"{settings.salt} {len(self.rounds)}")
         self._show.begin(title)
         started = datetime.now(UTC).isoformat(timespec="seconds")
         seen = run_round(
@@ -180,6 +183,7 @@ class Bench:
             warmup=str(settings.warmup),
             cooldown=str(settings.cooldown),
             devices=settings.devices,
+            salt=settings.salt,
         )
         return Result(
             schema=RESULT_SCHEMA,
@@ -276,6 +280,14 @@ def _ask(url: str, settings: Settings) -> tuple[Server, Lexicon]:
         return inquire(inquirer, settings.question, lexicon), lexicon
     finally:
         inquirer.close()
+
+
+def _check_margins(arranged: Arranged, settings: Settings) -> None:
+    """Refuse what would leave nothing to count, as far as that is known before the load."""
+    schedule = arranged.schedule
+    span = float(schedule.starts[-1]) if isinstance(schedule, OpenLoop) else schedule.duration
+    if span is not None and settings.warmup.seconds + settings.cooldown.seconds >= span > 0:
+        raise InvalidInput(f"nothing is left of a load of {span:.3g} s; give less, or a longer load", field="warmup")
 
 
 def _round(seen: Outcome, settings: Settings, started: str, rate: float | None) -> Round:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -21,8 +22,22 @@ from headrace.bench.results.table import (
     search_outcome,
     trial_rows,
 )
+from headrace.errors import InvalidInput
 
 STANDARD_OUTPUT = "-"
+
+
+def check_targets(json_target: str | None, html: Path | None) -> None:
+    """Refuse files that cannot be written, before anything is measured.
+
+    Raises:
+        InvalidInput: A folder is missing or not writable.
+    """
+    for name, target in (("--json", json_target), ("--html", html)):
+        if target is not None and target != STANDARD_OUTPUT:
+            folder = Path(target).absolute().parent
+            if not os.access(folder, os.W_OK) or Path(target).is_dir():
+                raise InvalidInput(f"{target} cannot be written", field=name)
 
 
 def write_outputs(found: Result | Comparison, json_target: str | None, html: Path | None) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import secrets
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -131,6 +132,9 @@ def serve(
         int | None, typer.Option(min=1, help="Repeat with fresh prompts; by default once, with --against 3 times.")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of lengths, tokens and arrivals.")] = 0,
+    salt: Annotated[
+        str | None, typer.Option(help="Name of the words; the same name repeats them. By default new ones every time.")
+    ] = None,
     # --- the output
     json_target: Annotated[
         str | None, typer.Option("--json", metavar="FILE", help="Write the result; - is standard output.")
@@ -153,9 +157,10 @@ def serve(
     from headrace.bench.results.slo import parse_slo
     from headrace.bench.serve import Bench, Settings, measure, measure_against
     from headrace.bench.serve import find_max_rate as search
-    from headrace.cli.bench_output import write_outputs
+    from headrace.cli.bench_output import check_targets, write_outputs
     from headrace.cli.bench_progress import progress
 
+    check_targets(json_target, html)
     if workload in TRACES:
         _refuse({"--requests": requests}, "of traces, --limit says how many")
         asked: Synthetic | Trace = _trace(workload, trace, scale, shrink, limit)
@@ -191,7 +196,8 @@ def serve(
         cooldown=parse_margin(cooldown, "cooldown"),
         slo={} if slo is None else parse_slo(slo),
         devices=devices,
-        timeout_seconds=parse_seconds(timeout, "timeout"),
+        timeout_seconds=parse_seconds(timeout, "--timeout"),
+        salt=secrets.token_hex(4) if salt is None else salt,
     )
     wanted = _search(settings, rate, target_share, tolerance, max_rate) if find_max_rate else None
     if wanted is not None:

@@ -100,7 +100,8 @@ class Driver:
         server = composer.server
         self._timeout = timeout_seconds
         self._pool = Pool(server.address)
-        self._head = server.address.head(PATHS[server.target.api], {**server.headers, "Accept": "text/event-stream"})
+        headers = {"User-Agent": "headrace-bench", "Accept": "text/event-stream", **server.headers}
+        self._head = server.address.head(PATHS[server.target.api], headers)
         self._monitor = Monitor(watch)
         self._pacer = pacer(schedule, composer, sessions, self._begin)
         self._exchanges: list[Exchange] = []

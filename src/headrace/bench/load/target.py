@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ipaddress
+import ssl
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
@@ -97,29 +97,36 @@ class Inquirer:
             base_url=self.address.url,
             headers={**headers, "X-Request-Id": "probe"},
             timeout=httpx.Timeout(PROBE_SECONDS, connect=5),
-            trust_env=not _is_loopback(self.address.host),  # a proxy cannot reach what listens on this machine
+            # As the load itself goes: no proxies, the system's certificates.
+            trust_env=False,
+            verify=ssl.create_default_context(),
         )
 
     def close(self) -> None:
         """Close its connections."""
         self._http.close()
 
-    def models(self) -> tuple[dict[str, Any], str | None]:
-        """The first model that it lists, and what it calls itself.
+    def model(self, name: str | None) -> tuple[dict[str, Any], str | None]:
+        """What it tells of a model, by default the first that it lists, and what it calls itself.
+
+        A name that it does not list is taken as it is: not every server lists all.
 
         Raises:
             HeadraceError: It does not answer, or is no OpenAI-compatible server.
         """
         response = self._ask("GET", "/v1/models")
-        if response.is_error:
-            raise HeadraceError(f"{self.address.url}/v1/models answers {response.status_code}: {_says(response)}")
+        calls_itself = response.headers.get("server")
         try:
-            entries = [dict(entry) for entry in response.json()["data"]]
+            entries = [] if response.is_error else [dict(entry) for entry in response.json()["data"]]
         except (ValueError, KeyError, TypeError):
             raise HeadraceError(f"what answers at {self.address.url} is no OpenAI-compatible server") from None
-        if not entries:
+        if name is not None:
+            return next((entry for entry in entries if entry.get("id") == name), {"id": name}), calls_itself
+        if response.is_error:
+            raise HeadraceError(f"{self.address.url}/v1/models answers {response.status_code}: {_says(response)}")
+        if not entries or not isinstance(entries[0].get("id"), str):
             raise HeadraceError(f"{self.address.url} lists no model; load one, or name it with --model")
-        return entries[0], response.headers.get("server")
+        return entries[0], calls_itself
 
     def tokenize(self, content: str) -> list[int]:
         """Token ids of a text, without special tokens, as vLLM's, headrace's or llama.cpp's ``/tokenize`` tells them.
@@ -173,8 +180,8 @@ def inquire(inquirer: Inquirer, question: Question, lexicon: Lexicon) -> Server:
     Raises:
         HeadraceError: It takes none of them, or tells no token counts.
     """
-    entry, name = inquirer.models()
-    model = question.model or str(entry.get("id"))
+    entry, name = inquirer.model(question.model)
+    model = str(entry["id"])
     refusals: list[str] = []
     for prompts, ignores in _combinations(question):
         body = _probe(question, lexicon, model, prompts, ignores=ignores)
@@ -273,10 +280,3 @@ def _context_length(entry: Mapping[str, Any]) -> int | None:
 
 def _says(response: httpx.Response) -> str:
     return error_message(response.content) or response.reason_phrase
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -228,6 +228,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         warmup: Seconds or share at the beginning that do not count, as given.
         cooldown: The same at the end.
         devices: Devices of the server.
+        salt: What the words were drawn from beside the seed; another one gives other words of the same lengths.
     """
 
     workload: str
@@ -242,6 +243,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     warmup: str
     cooldown: str
     devices: int
+    salt: str = ""
 
 
 class Point(msgspec.Struct, frozen=True):
