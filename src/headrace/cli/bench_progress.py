@@ -41,14 +41,18 @@ class OneLine:
         self._title = ""
 
     def begin(self, title: str) -> None:
-        """A round begins."""
+        """A round begins, as soon as its requests are written."""
         self._title = title
+        self._write("writing the requests")
 
     def snapshot(self, snapshot: Snapshot) -> None:
         """How it goes."""
+        self._write(line_of(snapshot))
+
+    def _write(self, what: str) -> None:
         from rich.text import Text
 
-        line = f"{self._title}  {line_of(snapshot)}" if self._title else line_of(snapshot)
+        line = f"{self._title}  {what}" if self._title else what
         self._live.update(Text(line, overflow="ellipsis", no_wrap=True), refresh=True)
 
     def end(self, found: Round) -> None:

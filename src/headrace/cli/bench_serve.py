@@ -81,7 +81,7 @@ def serve(
         str | None, typer.Option(metavar="JSON", help="Fields of every request, such as '{\"top_p\": 0.9}'.")
     ] = None,
     ignore_eos: Annotated[bool, typer.Option(help="Ask for answers of exactly the length wanted.")] = True,
-    timeout: Annotated[str, typer.Option(help="Longest time for one request.")] = "600s",
+    timeout: Annotated[str, typer.Option(metavar="TIME", help="Longest time for one request.")] = "600s",
     devices: Annotated[int, typer.Option(min=1, help="Devices of the server, for the rates per device.")] = 1,
     # --- the workload
     workload: Annotated[WorkloadKind, typer.Option(help="What to ask; see docs/workloads.md.")] = WorkloadKind.random,
@@ -95,7 +95,7 @@ def serve(
     system_prompts: Annotated[int, typer.Option(min=1, help="shared-prefix: how many system prompts.")] = 4,
     system_tokens: Annotated[str, typer.Option(metavar="LAW", help="shared-prefix: their length.")] = "512",
     turns: Annotated[str, typer.Option(metavar="LAW", help="shared-prefix, chat: turns of a session.")] = "3",
-    think: Annotated[str, typer.Option(help="Time between an answer and the next turn.")] = "0s",
+    think: Annotated[str, typer.Option(metavar="TIME", help="Time between an answer and the next turn.")] = "0s",
     trace: Annotated[Path | None, typer.Option(exists=True, help="File (agents: or folder) of the trace.")] = None,
     scale: Annotated[float, typer.Option(help="Traces: factor of all times; 0.5 replays twice as fast.")] = 1.0,
     shrink: Annotated[float, typer.Option(help="Traces: divisor of all lengths.")] = 1.0,
@@ -115,17 +115,21 @@ def serve(
     burstiness: Annotated[
         float, typer.Option(help="gamma: its shape; 1 is poisson, below 1 burstier, above 1 more even.")
     ] = 1.0,
-    duration: Annotated[str | None, typer.Option(help="Begin no session after this time.")] = None,
+    duration: Annotated[str | None, typer.Option(metavar="TIME", help="Begin no session after this time.")] = None,
     # --- the measurement
-    warmup: Annotated[str, typer.Option(help="Does not count at the beginning: a share or a time.")] = "10%",
-    cooldown: Annotated[str, typer.Option(help="Does not count at the end: a share or a time.")] = "10%",
+    warmup: Annotated[str, typer.Option(metavar="SHARE|TIME", help="Does not count at the beginning.")] = "10%",
+    cooldown: Annotated[str, typer.Option(metavar="SHARE|TIME", help="Does not count at the end.")] = "10%",
     slo: Annotated[
         str | None, typer.Option(metavar="ttft=500ms,tpot=50ms", help="Service level: bounds of ttft, tpot, itl, e2e.")
     ] = None,
-    find_max_rate: Annotated[bool, typer.Option(help="Search the highest rate that meets --slo.")] = False,
-    target_share: Annotated[str, typer.Option(help="With it: share of the requests that must meet --slo.")] = "99%",
-    tolerance: Annotated[str, typer.Option(help="With it: how exact, relative.")] = "3%",
-    max_rate: Annotated[float | None, typer.Option(min=0, help="With it: try no higher rate.")] = None,
+    find_max_rate: Annotated[
+        bool, typer.Option(help="Search the highest rate that meets --slo, from --rate on.")
+    ] = False,
+    target_share: Annotated[
+        str, typer.Option(metavar="SHARE", help="--find-max-rate: of the requests, how many must meet --slo.")
+    ] = "99%",
+    tolerance: Annotated[str, typer.Option(metavar="SHARE", help="--find-max-rate: how exact.")] = "3%",
+    max_rate: Annotated[float | None, typer.Option(min=0, help="--find-max-rate: try no higher rate.")] = None,
     against: Annotated[str | None, typer.Option(metavar="URL", help="Measure another server in turn.")] = None,
     against_model: Annotated[str | None, typer.Option(help="Its model; by default its first.")] = None,
     rounds: Annotated[
