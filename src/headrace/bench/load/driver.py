@@ -13,7 +13,7 @@ import gc
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -70,20 +70,14 @@ def run_round(
         watch: Called with a snapshot twice a second.
     """
     _allow_many_connections()
+
+    async def drive() -> Outcome:
+        driver = Driver(composer, sessions, schedule, timeout_seconds, watch)
+        with _no_collections(), _on_interrupt(driver.interrupt):
+            return await driver.run()
+
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        return runner.run(_drive(composer, sessions, schedule, timeout_seconds, watch))
-
-
-async def _drive(
-    composer: Composer,
-    sessions: Sequence[Session],
-    schedule: OpenLoop | ClosedLoop,
-    timeout_seconds: float,
-    watch: Watch,
-) -> Outcome:
-    driver = Driver(composer, sessions, schedule, timeout_seconds, watch)
-    with _no_collections(), _on_interrupt(driver.interrupt):
-        return await driver.run()
+        return runner.run(drive())
 
 
 class Driver:
@@ -216,10 +210,10 @@ def _no_collections() -> Iterator[None]:
 
 
 @contextmanager
-def _on_interrupt(call: object) -> Iterator[None]:
+def _on_interrupt(call: Callable[[], None]) -> Iterator[None]:
     loop = asyncio.get_running_loop()
     try:
-        loop.add_signal_handler(signal.SIGINT, call)  # type: ignore[arg-type]
+        loop.add_signal_handler(signal.SIGINT, call)
     except (NotImplementedError, ValueError, RuntimeError):  # not on this system, or not in the main thread
         yield
         return
