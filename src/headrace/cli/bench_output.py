@@ -15,13 +15,13 @@ from headrace.bench.results.schema import Comparison, Result, Round
 from headrace.bench.results.table import (
     Row,
     count_rows,
-    duration,
     latency_rows,
     ratio_rows,
     remarks,
     search_outcome,
     trial_rows,
 )
+from headrace.bench.results.wording import duration, percent
 from headrace.errors import InvalidInput
 
 STANDARD_OUTPUT = "-"
@@ -92,7 +92,7 @@ def _print_head(console: Console, result: Result) -> None:
         Text(
             f"{plan.workload}: {plan.requests} requests in {plan.sessions} sessions{skipped}; "
             f"{plan.arrivals} arrivals{f' ({arrivals})' if arrivals else ''}; "
-            f"ideal cached share {plan.ideal_cached_share:.1%}"
+            f"ideal cached share {percent(plan.ideal_cached_share)}"
         )
     )
     for note in target.notes:

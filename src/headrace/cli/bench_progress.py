@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from headrace.bench.results.wording import percent
+
 if TYPE_CHECKING:
     from rich.live import Live
 
@@ -108,7 +110,7 @@ def summary_line(title: str, found: Round) -> str:
     if (output := summary.rates.get("output_tokens")) is not None:
         parts.append(f"{output.value:,.1f} output tokens/s")
     if summary.goodput is not None:
-        parts.append(f"{summary.goodput.share.value:.1%} within the service level")
+        parts.append(f"{percent(summary.goodput.share.value)} within the service level")
     parts.append(_errors(summary.errors))
     if not found.certificate.certified:
         parts.append("NOT CERTIFIED")

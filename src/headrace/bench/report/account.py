@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from headrace.bench.report.markup import (
+from headrace.bench.report.markup import Html, counted, joined, table, tag
+from headrace.bench.report.views import METRICS, plain, round_label, server_name
+from headrace.bench.results.schema import Estimate, Plan, Result, Round, Search, Summary, Target
+from headrace.bench.results.wording import (
     NOT_KNOWN,
-    Html,
-    counted,
+    RATES,
+    Unit,
+    digits,
     duration,
     given,
     interval,
-    joined,
-    number,
     percent,
     quantity,
     span,
-    table,
-    tag,
 )
-from headrace.bench.report.views import METRICS, RATES, plain, round_label, server_name
-from headrace.bench.results.schema import Estimate, Plan, Result, Round, Search, Summary, Target
 
 CACHED_NOTE = (
     "Share of the prompt tokens that came from the server’s prefix cache, beside what a cache without limits would "
@@ -68,8 +66,8 @@ def tiles(summary: Summary) -> Html:
             found = summary.latency.get(key)
             estimate = found.percentiles.get(name) if found else None
             shown.append(_tile(f"{METRICS[key].name} {name}", estimate, "seconds"))
-    shown.append(_tile("Output tokens/s", summary.rates.get("output_tokens"), "number"))
-    shown.append(_tile("Requests/s", summary.rates.get("requests_completed"), "number"))
+    shown.append(_tile(f"{RATES['output_tokens']}/s", summary.rates.get("output_tokens"), "number"))
+    shown.append(_tile(f"{RATES['requests_completed']}/s", summary.rates.get("requests_completed"), "number"))
     if summary.goodput is not None:
         shown.append(_tile("Goodput", summary.goodput.share, "share"))
         shown.append(_tile("Goodput, requests/s", summary.goodput.rate, "number"))
@@ -77,12 +75,12 @@ def tiles(summary: Summary) -> Html:
     of = f"of {counted(summary.requests, 'request')} due"
     alarm = "value alarm" if failed else "value"
     shown.append(
-        tag("div", tag("dt", "Errors"), tag("dd", number(failed), class_=alarm), tag("dd", of, class_="interval"))
+        tag("div", tag("dt", "Errors"), tag("dd", digits(failed), class_=alarm), tag("dd", of, class_="interval"))
     )
     return tag("dl", *shown, class_="tiles")
 
 
-def _tile(name: str, estimate: Estimate | None, unit: str) -> Html:
+def _tile(name: str, estimate: Estimate | None, unit: Unit) -> Html:
     value = NOT_KNOWN if estimate is None else quantity(estimate.value, unit)
     below = "nothing measured" if estimate is None else interval(estimate, unit)
     return tag("div", tag("dt", name), tag("dd", value, class_="value"), tag("dd", below, class_="interval"))
@@ -118,13 +116,13 @@ def rate_table(summary: Summary, devices: int, spread: str) -> Html:
     known = [(key, name) for key, name in RATES.items() if key in summary.rates]
     rows: list[list[object]] = [["a second", *(_cell(summary.rates[key], "number") for key, _ in known)]]
     if devices > 1:
-        alone = (number(summary.per_device[key]) if key in summary.per_device else NOT_KNOWN for key, _ in known)
+        alone = (digits(summary.per_device[key]) if key in summary.per_device else NOT_KNOWN for key, _ in known)
         rows.append([f"a second and device, of {devices}", *alone])
     head = ["", *(name for _, name in known)]
     return table(f"Rates over the measured window. Small: the {spread}.", head, rows)
 
 
-def _cell(estimate: Estimate | None, unit: str) -> object:
+def _cell(estimate: Estimate | None, unit: Unit) -> object:
     if estimate is None:
         return NOT_KNOWN
     if (estimate.low, estimate.high) == (None, None):
@@ -195,7 +193,7 @@ def search_table(search: Search, summaries: Sequence[Summary]) -> Html:
             given(point.rate),
             NOT_KNOWN if found.goodput is None else _cell(found.goodput.share, "share"),
             "yes" if point.met else "no",
-            number(found.rates["output_tokens"].value) if "output_tokens" in found.rates else NOT_KNOWN,
+            digits(found.rates["output_tokens"].value) if "output_tokens" in found.rates else NOT_KNOWN,
             *(percentile(found, key, name) for key in ("ttft", "tpot") for name in ("p50", "p99")),
             f"{found.requests:,}",
             f"{found.requests - found.succeeded:,}",
@@ -215,7 +213,7 @@ def generator_table(rounds: Sequence[tuple[str, Round]]) -> Html:
         own = each.generator
         lags = [span([lag.p50, lag.p99, lag.maximum], ", ") for lag in (own.send_lag, own.loop_lag)]
         certified = "yes" if each.certificate.certified else tag("strong", "NO", class_="alarm")
-        rows.append([label, number(own.cpu_cores), *lags, number(own.connections), number(own.resent), certified])
+        rows.append([label, digits(own.cpu_cores), *lags, digits(own.connections), digits(own.resent), certified])
     lags = [f"{lag} (p50, p99, most)" for lag in ("sent late", "loop late")]
     head = ["", "CPU cores", *lags, "connections", "resent", "certified"]
     return table("The generator itself, by round.", head, rows)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from headrace.bench.report import account
 from headrace.bench.report.board import Board
-from headrace.bench.report.curves import VERDICTS, forest_figure
+from headrace.bench.report.curves import forest_figure
 from headrace.bench.report.description import comparison_headline, describe_comparison, extent, when
-from headrace.bench.report.markup import Html, interval, joined, quantity, table, tag
+from headrace.bench.report.markup import Html, counted, joined, table, tag
 from headrace.bench.report.sections import contents, copyable, note, plots, section
 from headrace.bench.report.sides import (
     Side,
@@ -18,9 +19,19 @@ from headrace.bench.report.sides import (
     sides_of,
     timeline_section,
 )
-from headrace.bench.report.views import measure_name, measure_unit, round_label, server_name
+from headrace.bench.report.views import round_label, server_name
 from headrace.bench.results.samples import Samples
 from headrace.bench.results.schema import Comparison, Ratio
+from headrace.bench.results.wording import (
+    TOO_FEW,
+    VERDICTS,
+    interval,
+    measure_name,
+    measure_unit,
+    quantity,
+    ratio,
+    verdict,
+)
 
 SECTIONS = {
     "ratios": "Ratios",
@@ -83,13 +94,11 @@ def _warnings(warnings: Sequence[str]) -> Html | None:
 
 
 def _in_short(ratios: Sequence[Ratio]) -> str:
-    count = {verdict: sum(each.verdict == verdict for each in ratios) for verdict in VERDICTS}
     if not ratios:
         return "There is no measure that both results have."
-    if count["a"] == count["b"] == 0:
-        return f"No difference shown in any of {len(ratios)} measures."
-    parts = [f"{VERDICTS[verdict][0]} in {count[verdict]}" for verdict in ("a", "b")]
-    return f"Of {len(ratios)} measures {', '.join(parts)}, no difference shown in {count['none']}."
+    count = Counter(map(verdict, ratios))
+    parts = [f"{words} in {count[words]}" for words in (*VERDICTS.values(), TOO_FEW) if words in count]
+    return f"Of {counted(len(ratios), 'measure')}: {', '.join(parts)}."
 
 
 def _ratio_section(comparison: Comparison, sides: Sequence[Side], board: Board) -> Html:
@@ -107,16 +116,16 @@ def _ratio_section(comparison: Comparison, sides: Sequence[Side], board: Board) 
     rows = [
         [
             measure_name(each.measure),
-            tag("span", VERDICTS[each.verdict][0], class_=f"better-{each.verdict}"),
+            tag("span", verdict(each), class_=f"better-{each.verdict}"),
             quantity(each.a, measure_unit(each.measure)),
             quantity(each.b, measure_unit(each.measure)),
-            joined([f"{each.ratio.value:.3f}", tag("small", interval(each.ratio, "number"))]),
+            joined([ratio(each.ratio.value), tag("small", interval(each.ratio, "ratio"))]),
         ]
         for each in ratios
     ]
     head = ["", "verdict", *(side.chip for side in sides), "A / B"]
     reading = (
-        f"{comparison.method} No difference shown means that the interval holds 1, or that an end of it is not known: "
+        f"{comparison.method} No difference shown means that the interval holds 1, or may hold it for want of an end: "
         "the two may differ, but not so that it could be told from chance here."
     )
     caption = "Every measure. Small: the interval of the ratio; “?” is an end that is not known."

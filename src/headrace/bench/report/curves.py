@@ -21,16 +21,13 @@ from headrace.bench.report.figures import (
     numbers,
     seconds_axis,
 )
-from headrace.bench.report.markup import duration, given, number, percent, plot_text, round_percent
+from headrace.bench.report.markup import plot_text
 from headrace.bench.results.samples import UNKNOWN, Floats, Ints
 from headrace.bench.results.schema import Estimate, Point, Ratio, Search, Summary
+from headrace.bench.results.wording import digits, duration, given, given_percent, percent, ratio, verdict
 
 DASHES = ("solid", "dash")
-VERDICTS = {
-    "a": ("A is better", "a", "circle"),
-    "b": ("B is better", "b", "square"),
-    "none": ("no difference shown", "none", "diamond-open"),
-}
+SYMBOLS = {"a": "circle", "b": "square", "none": "diamond-open"}  # by verdict, which is also their role
 
 
 def length_figure(groups: Sequence[tuple[str, str, Ints]], title: str) -> Figure | None:
@@ -54,7 +51,7 @@ def length_figure(groups: Sequence[tuple[str, str, Ints]], title: str) -> Figure
 
 def _bin_names(edges: Floats) -> list[str]:
     ends = zip((edges[:-1] + 0.5).tolist(), (edges[1:] - 0.5).tolist(), strict=True)
-    return [number(low) if low == high else f"{number(low)} to {number(high)}" for low, high in ends]
+    return [digits(low) if low == high else f"{digits(low)} to {digits(high)}" for low, high in ends]
 
 
 def _bars(name: str, role: str, counts: Ints, edges: Floats, dash: str) -> Trace:
@@ -117,7 +114,7 @@ def goodput_figure(tried: Sequence[Trials]) -> Figure:
             anchor = inwards(most / highest)
             bounds.append(bound(most, "x", text, log=False, role=trials.role, yshift=14 * row, xanchor=anchor))
     low, high = lowest - 0.06 * (1 - lowest), 1 + 0.06 * (1 - lowest)
-    bounds.append(bound(target, "y", f"target {round_percent(target)}", log=False, x=0, xanchor="left", yanchor="top"))
+    bounds.append(bound(target, "y", f"target {given_percent(target)}", log=False, x=0, xanchor="left", yanchor="top"))
     x = {"title": {"text": "requests due a second"}, "range": [0, highest]}
     y = {"title": {"text": "share that met the SLO"}, "tickformat": ".4~%", "range": [low, high]}
     return figure(data, x, y, 330, bounds, margin={"t": 10 + 14 * max(1, len(tried))})
@@ -182,28 +179,28 @@ def forest_figure(ratios: Sequence[Ratio], names: Mapping[str, str]) -> Figure:
         ratios: At least one.
         names: Measure to what it is called.
     """
-    rows = {ratio.measure: len(ratios) - row for row, ratio in enumerate(ratios)}
+    rows = {each.measure: len(ratios) - row for row, each in enumerate(ratios)}
     data = []
-    for verdict, (text, role, symbol) in VERDICTS.items():
-        chosen = [ratio for ratio in ratios if ratio.verdict == verdict]
+    for role, symbol in SYMBOLS.items():
+        chosen = [each for each in ratios if each.verdict == role]
         data.append(
             {
                 "type": "scatter",
                 "mode": "markers",
-                "x": [ratio.ratio.value for ratio in chosen],
-                "y": [rows[ratio.measure] for ratio in chosen],
-                "name": text,
+                "x": [each.ratio.value for each in chosen],
+                "y": [rows[each.measure] for each in chosen],
+                "text": [verdict(each) for each in chosen],
                 "marker": {"color": f"@{role}", "symbol": symbol, "size": 9, "line": {"width": 2, "color": f"@{role}"}},
-                "error_x": error_bars([ratio.ratio for ratio in chosen], role),
-                "customdata": [plot_text(names[ratio.measure]) for ratio in chosen],
-                "hovertemplate": "%{customdata}<br>A / B = %{x:.3f}<extra>%{fullData.name}</extra>",
+                "error_x": error_bars([each.ratio for each in chosen], role),
+                "customdata": [plot_text(names[each.measure]) for each in chosen],
+                "hovertemplate": "%{customdata}<br>A / B = %{x:.3f}<extra>%{text}</extra>",
             }
         )
-    ends = [end for ratio in ratios for end in (ratio.ratio.low, ratio.ratio.value, ratio.ratio.high)]
+    ends = [end for each in ratios for end in (each.ratio.low, each.ratio.value, each.ratio.high)]
     x = {"type": "log", "ticks": "number", "title": {"text": "A / B"}, "range": log_range([*ends, 0.95, 1.05])}
     told = [
-        f"{plot_text(names[each.measure])}<br><span style='font-size: 11px'>{each.ratio.value:.3f}, "
-        f"{VERDICTS[each.verdict][0]}</span>"
+        f"{plot_text(names[each.measure])}<br><span style='font-size: 11px'>{ratio(each.ratio.value)}, "
+        f"{verdict(each)}</span>"
         for each in ratios
     ]
     y = {

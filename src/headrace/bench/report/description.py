@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from headrace.bench.report.markup import (
-    counted,
+from headrace.bench.report.markup import counted, moment
+from headrace.bench.report.views import METRICS, load_name, server_name
+from headrace.bench.results.schema import Comparison, Result, Summary
+from headrace.bench.results.wording import (
+    digits,
     duration,
     given,
+    given_percent,
     interval,
-    moment,
-    number,
+    measure_name,
+    measure_unit,
     percent,
     quantity,
-    round_percent,
+    ratio,
+    verdict,
 )
-from headrace.bench.report.views import METRICS, load_name, measure_name, measure_unit, server_name
-from headrace.bench.results.schema import Comparison, Result, Summary
 
 
 def headline(result: Result) -> str:
@@ -56,7 +59,7 @@ def extent(result: Result, summary: Summary, rounds: int) -> str:
     if result.search is not None:
         searched = f" of the round shown; {len(result.search.points)} rates were tried"
     return (
-        f"{counted(summary.requests, 'request')} due in {number(round(seconds, 1))} measured seconds{many}{searched}."
+        f"{counted(summary.requests, 'request')} due in {digits(round(seconds, 1))} measured seconds{many}{searched}."
     )
 
 
@@ -69,7 +72,7 @@ def found_rate(result: Result) -> str | None:
         if each.summary.goodput is not None:
             slo = each.summary.goodput.slo
     level = service_level(slo or {})
-    share = round_percent(search.target_share)
+    share = given_percent(search.target_share)
     if search.max_rate is None:
         lowest = min((point.rate for point in search.points), default=0.0)
         tried = f"At no rate that was tried, the lowest {given(lowest)} requests/s,"
@@ -99,7 +102,7 @@ def describe_result(result: Result, summary: Summary, rounds: int) -> str:
                 if name in {"p50", "p99"}
             ]
             lines.append(f"{metric.name}: {', '.join(told)}")
-    rates = {key: number(each.value) for key, each in summary.rates.items()}
+    rates = {key: digits(each.value) for key, each in summary.rates.items()}
     lines.append(
         f"output tokens/s: {rates.get('output_tokens', '–')}; requests/s: {rates.get('requests_completed', '–')}"
     )
@@ -125,13 +128,10 @@ def describe_comparison(comparison: Comparison) -> str:
         for name, each in (("A", comparison.a), ("B", comparison.b))
     ]
     lines.append(f"load: {load_name(comparison.a.plan)}, seed {comparison.a.plan.seed}; {when(comparison.a)}")
-    verdicts = {"a": "A is better", "b": "B is better", "none": "no difference shown"}
     for each in comparison.ratios:
         unit = measure_unit(each.measure)
-        values = f"{quantity(each.a, unit)} / {quantity(each.b, unit)} = {each.ratio.value:.3f}"
-        lines.append(
-            f"{measure_name(each.measure)}: {values} ({interval(each.ratio, 'number')}), {verdicts[each.verdict]}"
-        )
+        values = f"{quantity(each.a, unit)} / {quantity(each.b, unit)} = {ratio(each.ratio.value)}"
+        lines.append(f"{measure_name(each.measure)}: {values} ({interval(each.ratio, 'ratio')}), {verdict(each)}")
     return "\n".join(
         [*lines, *(f"warning: {each}" for each in comparison.warnings), f"headrace {comparison.a.version}"]
     )

@@ -15,9 +15,10 @@ from typing import Any, Literal
 import numpy as np
 
 from headrace.bench.report import series
-from headrace.bench.report.markup import duration, plot_text
+from headrace.bench.report.markup import plot_text
 from headrace.bench.results.samples import Floats, Ints
 from headrace.bench.results.schema import Distribution, Estimate
+from headrace.bench.results.wording import duration
 
 Figure = dict[str, Any]
 Trace = dict[str, Any]

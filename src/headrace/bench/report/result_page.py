@@ -10,7 +10,7 @@ from headrace.bench.report.board import Board, per_round, selector
 from headrace.bench.report.curves import Trials, goodput_figure, length_figure, trade_off_figure
 from headrace.bench.report.description import describe_result, extent, found_rate, headline, service_level, when
 from headrace.bench.report.figures import Curve, Figure, distribution_figure
-from headrace.bench.report.markup import Html, joined, round_percent, table, tag, unbroken
+from headrace.bench.report.markup import Html, joined, table, tag, unbroken
 from headrace.bench.report.pooling import pool
 from headrace.bench.report.sections import ZOOM, contents, copyable, note, plots, section
 from headrace.bench.report.series import CURVE_POINTS
@@ -18,6 +18,7 @@ from headrace.bench.report.timelines import key_of, timeline_figures
 from headrace.bench.report.views import METRICS, lengths, pooled, round_label, shown_rounds
 from headrace.bench.results.samples import Samples
 from headrace.bench.results.schema import Result, Summary
+from headrace.bench.results.wording import given_percent
 
 SCATTER_POINTS = 2500
 INTERVAL = "95 % confidence interval"
@@ -127,7 +128,7 @@ def _search_section(result: Result, board: Board) -> Html:
     summaries = [result.rounds[point.round].summary for point in search.points]
     slo = service_level(next((each.goodput.slo for each in summaries if each.goodput is not None), {}))
     caption = (
-        f"Each point is a round; filled where at least {round_percent(search.target_share)} of its requests met {slo}. "
+        f"Each point is a round; filled where at least {given_percent(search.target_share)} of its requests met {slo}. "
         "Bars are 95 % confidence intervals."
     )
     goodput = board.plot(

@@ -9,8 +9,9 @@ import numpy as np
 
 from headrace.bench.report import series
 from headrace.bench.report.figures import Axis, Figure, Trace, bound, figure, line_trace, numbers, seconds_axis
-from headrace.bench.report.markup import duration, plot_text
+from headrace.bench.report.markup import plot_text
 from headrace.bench.results.samples import UNKNOWN, Floats, Ints, Samples
+from headrace.bench.results.wording import duration
 
 # Name, role and stroke of the lines of each plot: the page writes them beside it.
 KEYS = {

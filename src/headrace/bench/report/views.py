@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from headrace.bench.report.markup import given
 from headrace.bench.results.latency import latencies
 from headrace.bench.results.measure import Window, prompt_tokens
 from headrace.bench.results.samples import Floats, Ints, Samples
 from headrace.bench.results.schema import Comparison, Plan, Result, Round, Target
+from headrace.bench.results.wording import LATENCIES, given
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,24 +33,19 @@ class Metric:
 
 
 METRICS = {
-    "ttft": Metric("TTFT", "Time to first token", "From the moment at which a request was due to its first output."),
+    "ttft": Metric(
+        LATENCIES["ttft"], "Time to first token", "From the moment at which a request was due to its first output."
+    ),
     "tpot": Metric(
-        "TPOT",
+        LATENCIES["tpot"],
         "Time per output token",
         "From first to last output, divided by the output tokens after the first: one mean a request.",
     ),
-    "itl": Metric("ITL", "Inter-token latency", "Every gap between two outputs of one request.", "gaps"),
-    "e2e": Metric("E2E", "End to end", "From the moment at which a request was due to the end of its answer."),
-    "queue": Metric("Queue", "Time in the server’s queue", "As the server tells it."),
-}
-
-RATES = {
-    "requests_due": "Requests due",
-    "requests_completed": "Requests completed",
-    "input_tokens": "Input tokens",
-    "output_tokens": "Output tokens",
-    "total_tokens": "Input and output tokens",
-    "cached_tokens": "Cached tokens",
+    "itl": Metric(LATENCIES["itl"], "Inter-token latency", "Every gap between two outputs of one request.", "gaps"),
+    "e2e": Metric(
+        LATENCIES["e2e"], "End to end", "From the moment at which a request was due to the end of its answer."
+    ),
+    "queue": Metric(LATENCIES["queue"], "Time in the server’s queue", "As the server tells it."),
 }
 
 ARRIVALS = {
@@ -125,30 +120,6 @@ def plain(value: str | int | float | None) -> str:
     if value is None:
         return "not set"
     return value if isinstance(value, str) else given(value)
-
-
-def measure_name(measure: str) -> str:
-    """What a measure of a comparison is called, such as ``TTFT p99`` for ``ttft.p99``."""
-    group, _, rest = measure.partition(".")
-    if group in METRICS:
-        return f"{METRICS[group].name} {rest}"
-    if group == "rates":
-        return {"requests_completed": "Requests/s", "total_tokens": "All tokens/s"}.get(
-            rest, f"{RATES.get(rest, rest)}/s"
-        )
-    return {
-        "goodput.share": "Goodput",
-        "goodput.rate": "Goodput, requests/s",
-        "cached_share": "Cached share",
-        "max_rate": "Max rate, requests/s",
-    }.get(measure, measure)
-
-
-def measure_unit(measure: str) -> str:
-    """Whether a measure is in ``seconds``, a ``share`` or a plain ``number``."""
-    if measure.partition(".")[0] in METRICS:
-        return "seconds"
-    return "share" if measure.endswith("share") else "number"
 
 
 def within(samples: Samples, window: tuple[float, float]) -> npt.NDArray[np.bool_]:

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 from headrace.bench.results.schema import Comparison, Estimate, Ratio, Result, Round, Search, Summary
+from headrace.bench.results.wording import (
+    LATENCIES,
+    NOT_KNOWN,
+    OPEN_END,
+    RATES,
+    digits,
+    duration,
+    given,
+    given_percent,
+    interval,
+    measure_name,
+    measure_unit,
+    per_second,
+    percent,
+    quantity,
+    ratio,
+    verdict,
+)
 
-LATENCIES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2e": "E2E", "queue": "Queue"}
-RATES = {
-    "requests_due": "Requests due",
-    "requests_completed": "Requests completed",
-    "input_tokens": "Input tokens",
-    "output_tokens": "Output tokens",
-    "total_tokens": "All tokens",
-    "cached_tokens": "Cached tokens",
-}
-UNKNOWN = "?"
 GROUPED = 1.05  # tokens an event from which on gaps are not those of tokens
-
-Formatter = Callable[[float], str]
 
 
 class Row(NamedTuple):
@@ -54,7 +58,7 @@ def _cell(estimate: Estimate) -> Cell:
     if estimate.low is None and estimate.high is None:
         return Cell(value)
     factor = 1e3 if value.endswith(" ms") else 1.0
-    ends = (UNKNOWN if end is None else digits(end * factor) for end in (estimate.low, estimate.high))
+    ends = (OPEN_END if end is None else digits(end * factor) for end in (estimate.low, estimate.high))
     return Cell(value, "\N{EN DASH}".join(ends))
 
 
@@ -65,7 +69,7 @@ def count_rows(summary: Summary, devices: int = 1) -> list[Row]:
     for key, name in RATES.items():
         if key in summary.rates:
             each = summary.rates[key]
-            rows.append(Row(name, per_second(each.value), interval(each, per_second)))
+            rows.append(Row(name, per_second(each.value), interval(each, "number")))
             if devices > 1:
                 rows.append(Row("  by device", per_second(summary.per_device[key])))
     if summary.cached_share is not None:
@@ -73,8 +77,8 @@ def count_rows(summary: Summary, devices: int = 1) -> list[Row]:
     if summary.goodput is not None:
         good = summary.goodput
         level = ", ".join(f"{LATENCIES.get(key, key)} <= {duration(bound)}" for key, bound in good.slo.items())
-        rows.append(Row(f"Met {level}", percent(good.share.value), interval(good.share, percent)))
-        rows.append(Row("Goodput", per_second(good.rate.value), interval(good.rate, per_second)))
+        rows.append(Row(f"Met {level}", percent(good.share.value), interval(good.share, "share")))
+        rows.append(Row("Goodput", per_second(good.rate.value), interval(good.rate, "number")))
     return rows
 
 
@@ -99,17 +103,9 @@ def ratio_rows(comparison: Comparison) -> list[tuple[str, str, str, str, str, st
 
 
 def _ratio_row(each: Ratio) -> tuple[str, str, str, str, str, str]:
-    group, _, part = each.measure.partition(".")
-    verdict = {"a": "A is better", "b": "B is better", "none": "no difference shown"}[each.verdict]
-    if each.ratio.low is None and each.ratio.high is None:
-        verdict = "too few requests to tell"
-    if group in LATENCIES:
-        label, a, b = f"{LATENCIES[group]} {part}", duration(each.a), duration(each.b)
-    elif part == "share" or group == "cached_share":
-        label, a, b = each.measure, percent(each.a), percent(each.b)
-    else:
-        label, a, b = RATES.get(part, each.measure), per_second(each.a), per_second(each.b)
-    return label, a, b, digits(each.ratio.value), interval(each.ratio, digits), verdict
+    a, b = (quantity(value, measure_unit(each.measure)) for value in (each.a, each.b))
+    found = each.ratio
+    return measure_name(each.measure), a, b, ratio(found.value), interval(found, "ratio"), verdict(each)
 
 
 def trial_rows(result: Result) -> list[tuple[str, ...]]:
@@ -118,14 +114,14 @@ def trial_rows(result: Result) -> list[tuple[str, ...]]:
     for point in sorted(result.search.points if result.search else (), key=lambda point: point.rate):
         tried = result.rounds[point.round]
         summary = tried.summary
-        share = percent(summary.goodput.share.value) if summary.goodput else UNKNOWN
+        share = percent(summary.goodput.share.value) if summary.goodput else NOT_KNOWN
         output = summary.rates.get("output_tokens")
         rows.append(
             (
                 per_second(point.rate),
                 share,
                 *(_percentile(summary, *which) for which in (("ttft", "p50"), ("ttft", "p99"), ("tpot", "p99"))),
-                UNKNOWN if output is None else per_second(output.value),
+                NOT_KNOWN if output is None else per_second(output.value),
                 ("met" if point.met else "not met") + ("" if tried.certificate.certified else ", not certified"),
             )
         )
@@ -134,48 +130,15 @@ def trial_rows(result: Result) -> list[tuple[str, ...]]:
 
 def _percentile(summary: Summary, latency: str, which: str) -> str:
     found = summary.latency.get(latency)
-    return UNKNOWN if found is None else duration(found.percentiles[which].value)
+    return NOT_KNOWN if found is None else duration(found.percentiles[which].value)
 
 
 def search_outcome(search: Search) -> str:
     """What a search found, in a sentence."""
-    share = f"at least {percent(search.target_share)} of the requests meet the service level"
+    share = f"at least {given_percent(search.target_share)} of the requests meet the service level"
     if search.max_rate is None:
         return f"No rate was found at which {share}."
-    found = f"Highest rate: {search.max_rate:.4g} requests/s; {share}"
+    found = f"Highest rate: {given(search.max_rate)} requests/s; {share}"
     if search.bounded:
         return f"{found}, at {1 + search.tolerance:.3g} times this rate they do not."
     return f"{found}; no rate was seen to fail, so the true one may be higher."
-
-
-def interval(estimate: Estimate, write: Formatter) -> str:
-    """Such as ``[12.1 ms, 12.9 ms]``; ``?`` for an end that the sample cannot give, nothing if it gives neither."""
-    if estimate.low is None and estimate.high is None:
-        return ""
-    ends = (UNKNOWN if end is None else write(end) for end in (estimate.low, estimate.high))
-    return f"[{', '.join(ends)}]"
-
-
-def duration(seconds: float) -> str:
-    """With three digits, in ms below a second, such as ``0.312 ms``, ``31.2 ms``, ``3.12 s``."""
-    return f"{digits(seconds * 1e3)} ms" if abs(seconds) < 0.9995 else f"{digits(seconds)} s"
-
-
-def per_second(value: float) -> str:
-    """Such as ``12.3/s``."""
-    return f"{digits(value)}/s"
-
-
-def percent(share: float) -> str:
-    """Such as ``99.3 %``."""
-    return f"{share * 100:.1f} %"
-
-
-def digits(value: float) -> str:
-    """Three digits, or all those before the point, without an exponent from 0.0001 on."""
-    if value == 0 or not math.isfinite(value):
-        return f"{value:g}"
-    if abs(value) < 1e-4:
-        return f"{value:.2e}"
-    rounded = float(f"{value:.3g}")
-    return f"{value:.{max(0, 2 - math.floor(math.log10(abs(rounded))))}f}"
