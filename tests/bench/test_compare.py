@@ -12,7 +12,7 @@ from bench_samples import Row, answered, gather, random_samples, result_of, roun
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.bench.results.compare import compare
+from headrace.bench.results.compare import compare, highest_common
 from headrace.bench.results.ratios import combined_ratio, paired_ratio
 from headrace.bench.results.schema import Certificate, Estimate, Point, Search
 from headrace.bench.results.statistics import student_t
@@ -230,6 +230,15 @@ def test_searches_compare_figures_at_the_highest_rate_that_both_kept():
     apart = compare(searched(2.0, tried=((2.0, True),)), searched(1.0, tried=((1.0, True),)))
     assert set(by_name(apart)) == {"max_rate"}
     assert any("no rate that both kept" in text for text in apart.warnings)
+
+
+def test_a_rate_that_one_search_rejected_was_not_kept():
+    doubted = ((1.0, True), (2.0, True), (2.0, False), (2.0, False))
+    a, b = searched(1.0, tried=doubted), searched(2.0, tried=((1.0, True), (2.0, True), (2.0, True)))
+    assert highest_common(a, b) == (0, 0)
+    assert highest_common(b, b) == (2, 2)
+    assert highest_common(a, searched(None)) is None
+    assert highest_common(simple(), simple()) is None
 
 
 def test_a_search_is_not_compared_with_something_else():

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from headrace.bench.results.compare import highest_common
 from headrace.bench.results.latency import latencies
 from headrace.bench.results.measure import Window, prompt_tokens
 from headrace.bench.results.samples import Floats, Ints, Samples
@@ -72,13 +73,10 @@ def shown_rounds(result: Result) -> list[int]:
 
 def compared_rounds(comparison: Comparison) -> tuple[list[int], list[int]]:
     """Indexes of the rounds that stand for each side: of two searches those at the highest rate that both kept."""
-    a, b = comparison.a, comparison.b
-    if a.search is not None and b.search is not None:
-        kept = [{point.rate: point.round for point in search.points if point.met} for search in (a.search, b.search)]
-        common = kept[0].keys() & kept[1].keys()
-        if common:
-            return [kept[0][max(common)]], [kept[1][max(common)]]
-    return shown_rounds(a), shown_rounds(b)
+    common = highest_common(comparison.a, comparison.b)
+    if common is None:
+        return shown_rounds(comparison.a), shown_rounds(comparison.b)
+    return [common[0]], [common[1]]
 
 
 def pooled(samples: Sequence[Samples], rounds: Sequence[Round], chosen: Sequence[int]) -> dict[str, Floats]:

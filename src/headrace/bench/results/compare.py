@@ -60,8 +60,9 @@ def compare(a: Result, b: Result) -> Comparison:
     first, second = a.rounds, b.rounds
     if a.search is not None and b.search is not None:
         ratios += _max_rates(a.search, b.search, warnings)
-        first, second = _same_rate(a, b)
-        if not first:
+        common = highest_common(a, b)
+        first, second = ([], []) if common is None else ([a.rounds[common[0]]], [b.rounds[common[1]]])
+        if common is None:
             warnings.append("There is no rate that both kept: the figures of no round are compared")
     if first:
         warnings += _troubles("first", first) + _troubles("second", second)
@@ -183,14 +184,19 @@ def _max_rates(a: Search, b: Search, warnings: list[str]) -> list[Ratio]:
     return [_ratio("max_rate", "higher", a.max_rate, b.max_rate, Estimate(ratio, low, high))]
 
 
-def _same_rate(a: Result, b: Result) -> tuple[list[Round], list[Round]]:
-    """The rounds at the highest rate that kept the level for both; empty if there is none."""
-    kept = [
-        {point.rate: each.rounds[point.round] for point in (each.search.points if each.search else ()) if point.met}
-        for each in (a, b)
-    ]
+def highest_common(a: Result, b: Result) -> tuple[int, int] | None:
+    """Of two searches the rounds, by index, at the highest rate that both kept; None if there is none.
+
+    A rate above what a search found was not kept, even where one of its trials was.
+    """
+    kept = [_kept(each.search) if each.search else {} for each in (a, b)]
     common = max(kept[0].keys() & kept[1].keys(), default=None)
-    return ([], []) if common is None else ([kept[0][common]], [kept[1][common]])
+    return None if common is None else (kept[0][common], kept[1][common])
+
+
+def _kept(search: Search) -> dict[float, int]:
+    most = search.max_rate or 0.0
+    return {point.rate: point.round for point in search.points if point.met and point.rate <= most}
 
 
 def _differences(a: Result, b: Result) -> list[str]:
