@@ -12,6 +12,7 @@ from headrace.bench.report.pooling import pool
 from headrace.bench.report.result_page import views_of
 from headrace.bench.report.views import compared_rounds, measured, pooled, shown_rounds
 from headrace.bench.results.compare import compare
+from headrace.bench.results.schema import Estimate
 
 seconds = st.floats(1e-6, 1e3, allow_nan=False)
 values = st.lists(seconds, min_size=1, max_size=300).map(np.array)
@@ -97,7 +98,7 @@ def test_rounds_of_one_load_are_pooled():
     together = pooled(samples, rounds, [0, 1, 2])
     each = [measured(of, found.summary.window)["ttft"] for of, found in zip(samples, rounds, strict=True)]
     assert sorted(together["ttft"]) == sorted(np.concatenate(each))
-    found = pool([one.summary for one in rounds], together)
+    found = pool([one.summary for one in rounds], samples, together)
     p99 = [one.summary.latency["ttft"].percentiles["p99"].value for one in rounds]
     assert found.latency["ttft"].percentiles["p99"].value == pytest.approx(np.percentile(together["ttft"], 99))
     assert found.latency["ttft"].percentiles["p99"].low == pytest.approx(min(p99))
@@ -107,6 +108,25 @@ def test_rounds_of_one_load_are_pooled():
     assert found.rates["requests_due"].value == pytest.approx(due / spans.sum())
     assert found.errors.get("http 429", 0) == sum(one.summary.errors.get("http 429", 0) for one in rounds)
     assert found.goodput.met == sum(one.summary.goodput.met for one in rounds)
+
+
+def test_shares_of_unequal_rounds_are_those_of_all_requests():
+    samples = [simulate(requests=400, shared=0.1), simulate(requests=40, rate=0.5, shared=0.9)]
+    rounds = [
+        as_round(each, slo={"ttft": bound}, margins=("0", "0")) for each, bound in zip(samples, (9, 1e-3), strict=True)
+    ]
+    summaries = [one.summary for one in rounds]
+    found = pool(summaries, samples, pooled(samples, rounds, [0, 1]))
+    assert [one.goodput.share.value for one in summaries] == [1, 0]
+    assert found.goodput.share == Estimate(400 / 440, 0, 1)
+    cached, prompt = (sum(getattr(each, name).sum() for each in samples) for name in ("cached_tokens", "prompt_tokens"))
+    assert found.cached_share == pytest.approx(cached / prompt)
+    uncounted = simulate(counts=False)
+    both = [samples[0], uncounted]
+    rounds = [as_round(each, slo=None, margins=("0", "0")) for each in both]
+    found = pool([one.summary for one in rounds], both, pooled(both, rounds, [0, 1]))
+    assert found.cached_share == rounds[0].summary.cached_share
+    assert found.goodput is None
 
 
 def test_one_round_is_shown_as_it_was_measured():

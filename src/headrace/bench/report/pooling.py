@@ -7,18 +7,22 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from headrace.bench.results.samples import Floats
+from headrace.bench.report.views import within
+from headrace.bench.results.measure import cached_counts
+from headrace.bench.results.samples import Floats, Samples
 from headrace.bench.results.schema import Distribution, Estimate, Goodput, Lengths, Summary
 
 
-def pool(summaries: Sequence[Summary], latencies: Mapping[str, Floats]) -> Summary:
+def pool(summaries: Sequence[Summary], samples: Sequence[Samples], latencies: Mapping[str, Floats]) -> Summary:
     """One account of rounds of the same load, at least one.
 
-    Latencies are those of all rounds together, rates those of all windows together. The ends of every estimate are the
-    lowest and the highest of the rounds: how far rounds differ says more than how well one of them is known.
+    Latencies and shares are those of all rounds together, rates those of all windows together. The ends of every
+    estimate are the lowest and the highest of the rounds: how far rounds differ says more than how well one of them is
+    known.
 
     Args:
         summaries: One a round.
+        samples: One a round.
         latencies: Of all rounds together, seconds.
     """
     if len(summaries) == 1:
@@ -38,7 +42,6 @@ def pool(summaries: Sequence[Summary], latencies: Mapping[str, Floats]) -> Summa
 
     names = dict.fromkeys(key for each in summaries for key in each.rates)
     rates = {key: over(rate(key)) for key in names}
-    cached = over(lambda each: each.cached_share)
     return Summary(
         window=(0.0, float(seconds.sum())),
         requests=sum(each.requests for each in summaries),
@@ -50,8 +53,8 @@ def pool(summaries: Sequence[Summary], latencies: Mapping[str, Floats]) -> Summa
             key: sum(each.per_device.get(key, 0.0) * weight for each, weight in zip(summaries, weights, strict=True))
             for key in names
         },
-        cached_share=None if all(each.cached_share is None for each in summaries) else cached.value,
-        goodput=_goodput([each.goodput for each in summaries if each.goodput is not None], over),
+        cached_share=_cached_share(summaries, samples),
+        goodput=_goodput(summaries, over),
         lengths=_lengths([each.lengths for each in summaries]),
     )
 
@@ -79,12 +82,23 @@ def _distribution(key: str, values: Floats, summaries: Sequence[Summary]) -> Dis
     )
 
 
-def _goodput(told: Sequence[Goodput], over: Callable[[Callable[[Summary], float | None]], Estimate]) -> Goodput | None:
+def _cached_share(summaries: Sequence[Summary], samples: Sequence[Samples]) -> float | None:
+    pairs = zip(samples, summaries, strict=True)
+    counts = [cached_counts(each, within(each, summary.window)) for each, summary in pairs]
+    told = [(cached.sum(), prompt.sum()) for cached, prompt in filter(None, counts)]
+    return float(sum(cached for cached, _ in told) / sum(prompt for _, prompt in told)) if told else None
+
+
+def _goodput(
+    summaries: Sequence[Summary], over: Callable[[Callable[[Summary], float | None]], Estimate]
+) -> Goodput | None:
+    told = [(each.goodput, each.requests) for each in summaries if each.goodput is not None]
     if not told:
         return None
+    met, due = sum(found.met for found, _ in told), sum(requests for _, requests in told)
+    share = _ranged(met / due if due else 0.0, [found.share.value for found, requests in told if requests])
     rate = over(lambda each: None if each.goodput is None else each.goodput.rate.value)
-    share = over(lambda each: None if each.goodput is None else each.goodput.share.value)
-    return Goodput(slo=told[0].slo, met=sum(each.met for each in told), share=share, rate=rate)
+    return Goodput(slo=told[0][0].slo, met=met, share=share, rate=rate)
 
 
 def _lengths(each: Sequence[Lengths]) -> Lengths:

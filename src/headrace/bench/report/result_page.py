@@ -79,7 +79,8 @@ def views_of(result: Result, samples: Sequence[Samples]) -> Views:
     if result.search is not None:
         each = [[index] for index in range(len(result.rounds))]
         return Views(each, [found.summary for found in result.rounds], INTERVAL, shown[0])
-    together = pool([found.summary for found in result.rounds], pooled(samples, result.rounds, shown))
+    summaries = [found.summary for found in result.rounds]
+    together = pool(summaries, samples, pooled(samples, result.rounds, shown))
     spread = INTERVAL if len(shown) == 1 else f"range of the {len(shown)} rounds"
     return Views([shown], [together], spread, 0)
 

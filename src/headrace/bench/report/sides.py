@@ -66,7 +66,8 @@ def sides_of(comparison: Comparison, samples: Sequence[Sequence[Samples]]) -> tu
     results = (comparison.a, comparison.b)
     for name, result, of, rounds in zip("AB", results, samples, compared_rounds(comparison), strict=True):
         values = pooled(of, result.rounds, rounds)
-        summary = pool([result.rounds[index].summary for index in rounds], values)
+        summaries = [result.rounds[index].summary for index in rounds]
+        summary = pool(summaries, [of[index] for index in rounds], values)
         found.append(Side(name, result, of, rounds, values, summary))
     return found[0], found[1]
 
