@@ -4,10 +4,11 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from bench_results import as_result, as_round, search_result, simulate
+from bench_samples import Row, answered, gather
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.bench.report import markup, series
+from headrace.bench.report import markup, series, timelines
 from headrace.bench.report.pooling import pool
 from headrace.bench.report.result_page import views_of
 from headrace.bench.report.views import compared_rounds, measured, pooled, shown_rounds
@@ -71,6 +72,21 @@ def test_activity_and_flow_account_for_every_request_and_token():
     assert flow.due @ widths == pytest.approx(300)
     assert flow.completed @ widths == pytest.approx(samples.succeeded.sum())
     assert flow.output_tokens @ widths == pytest.approx(samples.output_tokens[samples.output_tokens >= 0].sum())
+
+
+def test_tokens_without_an_event_came_at_the_end():
+    samples = gather([Row(end=3.5, output_tokens=6), answered(1.0, 0.5, [0.1]), Row(output_tokens=7)])
+    flow = series.flow(samples)
+    widths = np.diff(flow.edges)
+    widths[-1] = series.extent(samples) - flow.edges[-2]
+    assert flow.output_tokens @ widths == pytest.approx(6 + 2)
+    assert flow.output_tokens[-1] * widths[-1] == pytest.approx(6)
+
+
+def test_the_end_to_end_of_a_point_is_what_the_curve_shows():
+    samples = gather([answered(1.0, 0.5, [0.25], end=9.0), Row(due=2.0, end=3.5)])
+    (line,) = timelines.timeline_figures(samples, (0.0, 5.0), {}, 100)["first"]["data"]
+    assert [told[-1] for told in line["customdata"]] == [0.75]
 
 
 @given(st.lists(st.tuples(st.floats(0, 100), st.floats(0, 10)), max_size=400), st.integers(2, 200))

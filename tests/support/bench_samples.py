@@ -63,7 +63,7 @@ def answered(due: float, ttft: float, gaps: list[float] = (), **given) -> Row:
     for gap in gaps:
         events.append(events[-1] + gap)
     counts = {"output_tokens": len(events), "planned_output": len(events), "prompt_tokens": 10, "planned_prompt": 10}
-    return Row(due, due, events[-1], events, **{**counts, **given})
+    return Row(due, due, **{"end": events[-1], "events": events, **counts, **given})
 
 
 def random_samples(

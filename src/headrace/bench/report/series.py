@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headrace.bench.results.samples import UNKNOWN, Floats, Ints, Samples
+from headrace.bench.results.measure import output_moments
+from headrace.bench.results.samples import Floats, Ints, Samples
 
 CURVE_POINTS = 2000
 TIMELINE_BINS = 300
@@ -137,12 +138,8 @@ def flow(samples: Samples) -> Flow:
     def rate(moments: Floats, weights: Floats | None = None) -> Floats:
         return np.asarray(np.histogram(moments, edges, weights=weights)[0] / width, dtype=np.float64)
 
-    tokens = None
-    counted = samples.output_tokens != UNKNOWN
-    if counted.any():
-        each = np.where(counted, samples.output_tokens, 0) / np.maximum(samples.events, 1)
-        tokens = rate(samples.event_times, np.repeat(each, samples.events))
-    return Flow(edges, rate(samples.due), rate(samples.end[samples.succeeded]), tokens)
+    tokens = output_moments(samples)
+    return Flow(edges, rate(samples.due), rate(samples.end[samples.succeeded]), tokens and rate(*tokens))
 
 
 def thinned(moments: Floats, values: Floats, most: int) -> Ints:

@@ -10,6 +10,8 @@ import numpy as np
 from headrace.bench.report import series
 from headrace.bench.report.figures import Axis, Figure, Trace, bound, figure, line_trace, numbers, seconds_axis
 from headrace.bench.report.markup import plot_text
+from headrace.bench.results.latency import Latencies, latencies
+from headrace.bench.results.measure import prompt_tokens
 from headrace.bench.results.samples import UNKNOWN, Floats, Ints, Samples
 from headrace.bench.results.wording import duration
 
@@ -110,14 +112,15 @@ def _activity(samples: Samples) -> list[Trace]:
 
 def _first_tokens(samples: Samples, x: Axis, window: tuple[float, float], slo: float | None, most: int) -> Figure:
     """TTFT of each request over the moment at which it was due; what failed stands in a row on top."""
-    ttft = samples.first - samples.due
+    found = latencies(samples)
+    ttft = found.ttft
     answered = np.flatnonzero(samples.succeeded & ~np.isnan(ttft))
     answered = answered[series.thinned(samples.due[answered], ttft[answered], most)]
     failed = np.flatnonzero([kind != "" for kind in samples.error])
     failed = failed[series.thinned(samples.due[failed], np.zeros(len(failed)), most // 2)]
     seconds = np.maximum(ttft[answered], 1e-6)
     top = float(np.max(seconds, initial=slo or 1e-3)) * 1.6
-    data = [_answers(samples, answered, seconds)]
+    data = [_answers(samples, found, answered, seconds)]
     shown = [*seconds.tolist(), slo]
     if len(failed):
         data.append(_failures(samples, failed, top))
@@ -127,18 +130,16 @@ def _first_tokens(samples: Samples, x: Axis, window: tuple[float, float], slo: f
     return figure(data, x, y, 300, bounds, shapes=[_window_shape(window)])
 
 
-def _answers(samples: Samples, rows: Ints, seconds: Floats) -> Trace:
+def _answers(samples: Samples, found: Latencies, rows: Ints, seconds: Floats) -> Trace:
     def told(column: Ints) -> list[Any]:
         return ["unknown" if count == UNKNOWN else count for count in column[rows].tolist()]
 
-    prompt = np.where(samples.prompt_tokens == UNKNOWN, samples.planned_prompt, samples.prompt_tokens)
-    whole = numbers(samples.end[rows] - samples.due[rows])
     columns = (
         samples.session[rows].tolist(),
         samples.turn[rows].tolist(),
-        told(prompt),
+        told(prompt_tokens(samples)),
         told(samples.output_tokens),
-        whole,
+        numbers(found.e2e[rows]),
     )
     return {
         "type": "scatter",

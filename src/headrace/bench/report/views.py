@@ -44,7 +44,9 @@ METRICS = {
     ),
     "itl": Metric(LATENCIES["itl"], "Inter-token latency", "Every gap between two outputs of one request.", "gaps"),
     "e2e": Metric(
-        LATENCIES["e2e"], "End to end", "From the moment at which a request was due to the end of its answer."
+        LATENCIES["e2e"],
+        "End to end",
+        "From the moment at which a request was due to its last output; to the end of the stream if there was none.",
     ),
     "queue": Metric(LATENCIES["queue"], "Time in the server’s queue", "As the server tells it."),
 }

@@ -150,7 +150,7 @@ def _rates(samples: Samples, within: Window) -> dict[str, Estimate]:
     }
     prompt = prompt_tokens(samples)
     inputs = _at_first(samples, prompt)
-    outputs = _spread(samples)
+    outputs = output_moments(samples)
     if inputs:
         rates["input_tokens"] = rate(inputs[0], ends, inputs[1])
     if outputs:
@@ -175,7 +175,7 @@ def _at_first(samples: Samples, tokens: Ints) -> tuple[Floats, Floats] | None:
     return (samples.first[known], tokens[known].astype(np.float64)) if known.any() else None
 
 
-def _spread(samples: Samples) -> tuple[Floats, Floats] | None:
+def output_moments(samples: Samples) -> tuple[Floats, Floats] | None:
     """Moments and weights of output tokens: each event of a request carries the same part of them.
 
     Events of a request whose tokens the server did not tell weigh nothing: the number of events says nothing of tokens.
