@@ -51,7 +51,7 @@ def verdict(results: Sequence[tuple[str, Result]]) -> Html:
     return tag(
         "div",
         tag("p", tag("strong", f"NOT CERTIFIED{scope}")),
-        tag("p", "These may be figures of the load generator and not of the server."),
+        tag("p", "Do not take these figures for the server’s under this load:"),
         tag("ul", *reasons),
         class_="notice bad",
         role="alert",
