@@ -36,6 +36,7 @@ class Reader(HTMLParser):
 
     def handle_starttag(self, name, attributes):
         self.elements.append((name, dict(attributes)))
+        assert not (name == "p" and "p" in self.open)
         if name == "script":
             self.scripts.append("")
         if name not in VOID:
@@ -130,7 +131,7 @@ def test_a_round_that_is_not_certified_cannot_be_missed(quick):
     rounds = [as_round(simulate(seed=seed), reasons=["It was late."] * (seed == 1)) for seed in range(2)]
     found = Reader(render(as_result(rounds)))
     assert "NOT CERTIFIED in 1 of 2 rounds" in found.text
-    assert "Round 2 of 2 (8 requests/s). It was late." in found.text
+    assert "under this load:Round 2 of 2 (8 requests/s). It was late." in found.text
     assert "alert" in found.of("role")
     assert found.text.index("NOT CERTIFIED") < found.text.index("TTFT p50")
 
@@ -238,6 +239,9 @@ def test_the_file_is_written(tmp_path, quick):
     shown = result()
     write_report(shown, tmp_path / "report.html")
     assert (tmp_path / "report.html").read_text(encoding="utf-8") == render(shown)
+    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+    with pytest.raises(InvalidInput, match=r"missing.report\.html cannot be written: No such file"):
+        write_report(shown, tmp_path / "missing" / "report.html")
 
 
 def test_a_result_that_cannot_be_is_refused():

@@ -14,9 +14,9 @@ from string import Template
 from headrace.bench.report.board import Board
 from headrace.bench.report.comparison_page import comparison_page
 from headrace.bench.report.description import comparison_headline, headline
-from headrace.bench.report.markup import joined, tag
+from headrace.bench.report.markup import joined
 from headrace.bench.report.result_page import result_page
-from headrace.bench.results.result_file import from_requests
+from headrace.bench.results.result_file import from_requests, write_whole
 from headrace.bench.results.samples import Samples
 from headrace.bench.results.schema import Comparison, Result
 from headrace.errors import HeadraceError, InvalidInput
@@ -47,7 +47,7 @@ def render(result: Result | Comparison) -> str:
         style=_read("style.css"),
         header=header,
         content=content,
-        footer=tag("p", f"Written by headrace {version}. This page is one file and loads nothing."),
+        footer=joined([f"Written by headrace {version}. This page is one file and loads nothing."]),
         plots=board.json(),
         plotly=library,
         script=script,
@@ -55,8 +55,13 @@ def render(result: Result | Comparison) -> str:
 
 
 def write_report(result: Result | Comparison, path: Path) -> None:
-    """Write the page to a file. Raises as ``render`` does, and ``OSError``."""
-    path.write_text(render(result), encoding="utf-8", newline="\n")
+    """Write the page to a file, which appears whole or not at all.
+
+    Raises:
+        InvalidInput: It cannot be written there, or as ``render`` says.
+        HeadraceError: As ``render`` says.
+    """
+    write_whole(path, render(result).encode())
 
 
 def plotly_library() -> str:

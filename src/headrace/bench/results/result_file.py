@@ -144,11 +144,19 @@ def save(document: Result | Comparison, path: str | os.PathLike[str]) -> None:
     Raises:
         InvalidInput: It cannot be written there.
     """
-    target = Path(path)
+    write_whole(Path(path), encode(document))
+
+
+def write_whole(target: Path, data: bytes) -> None:
+    """Write a file under another name, and put it in place when it is complete.
+
+    Raises:
+        InvalidInput: It cannot be written there.
+    """
     part = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         with part.open("wb") as file:
-            file.write(encode(document))
+            file.write(data)
             file.flush()
             os.fsync(file.fileno())
         part.replace(target)
