@@ -37,7 +37,6 @@ def length_figure(groups: Sequence[tuple[str, str, Ints]], title: str) -> Figure
     if not known:
         return None
     edges = series.length_edges(np.concatenate([counts for _, _, counts in known]))
-    draw = _bars if len(known) == 1 else _outline
     firsts, lasts = (edges[:-1] + 0.5).tolist(), (edges[1:] - 0.5).tolist()
     x: dict[str, Any] = {"title": {"text": title}, "tickformat": ",d"}
     if len(edges) > 2 and edges[-1] - edges[-2] > 2 * (edges[1] - edges[0]):
@@ -46,7 +45,9 @@ def length_figure(groups: Sequence[tuple[str, str, Ints]], title: str) -> Figure
         # Few bars would be drawn as wide as the plot, over fractions of a token.
         x |= {"range": [firsts[0] - 4, lasts[-1] + 4], "tickvals": firsts}
     y = {"title": {"text": "requests"}, "rangemode": "tozero"}
-    return figure([draw(*group, edges, dash) for group, dash in zip(known, DASHES, strict=False)], x, y, 240)
+    if len(known) == 1:
+        return figure([_bars(*known[0], edges)], x, y, 240)
+    return figure([_outline(*group, edges, dash) for group, dash in zip(known, DASHES, strict=False)], x, y, 240)
 
 
 def _bin_names(edges: Floats) -> list[str]:
@@ -54,7 +55,7 @@ def _bin_names(edges: Floats) -> list[str]:
     return [digits(low) if low == high else f"{digits(low)} to {digits(high)}" for low, high in ends]
 
 
-def _bars(name: str, role: str, counts: Ints, edges: Floats, dash: str) -> Trace:
+def _bars(name: str, role: str, counts: Ints, edges: Floats) -> Trace:
     return {
         "type": "bar",
         "x": numbers((edges[:-1] + edges[1:]) / 2, 7),
