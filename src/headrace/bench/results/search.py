@@ -102,7 +102,7 @@ def _bracket(points: Iterable[tuple[float, bool]], *, doubted: bool = False) -> 
     for rate, met in points:
         votes[rate] += 1 if met else -1
         trials[rate] += 1
-    high = min((rate for rate, vote in votes.items() if vote < doubted), default=None)
+    high = min((rate for rate, vote in votes.items() if vote < 0 or (doubted and vote == 0)), default=None)
     low = max((rate for rate, vote in votes.items() if vote > 0 and (high is None or rate < high)), default=None)
     split = next((rate for rate, vote in votes.items() if vote == 0), None)
     return _Bracket(low, high, split, trials)
