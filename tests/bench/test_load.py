@@ -19,6 +19,8 @@ from headrace.bench.load.driver import run_round
 from headrace.bench.load.http import Address
 from headrace.bench.load.pace import ClosedLoop, OpenLoop
 from headrace.bench.load.target import Inquirer, Question, inquire
+from headrace.bench.results.certify import certify
+from headrace.bench.results.measure import summarize, window
 from headrace.bench.results.samples import UNKNOWN
 from headrace.bench.workload.prompts import build_lexicon
 from headrace.bench.workload.records import Segment, Session, Turn
@@ -31,7 +33,8 @@ def ask(url, **question):
     inquirer = Inquirer(url, {})
     lexicon = build_lexicon(lambda text: tokens_of(text))
     try:
-        return inquire(inquirer, Question(**question), lexicon), lexicon
+        asked = Question(**question)
+        return inquire(inquirer, asked, inquirer.model(asked.model), lexicon), lexicon
     finally:
         inquirer.close()
 
@@ -81,6 +84,13 @@ def test_tokens_are_counted_by_usage_and_not_by_events():
         samples, _ = run(url, single(3, output=10), every(0.01, 3))
     assert (samples.output_tokens == 10).all()
     assert (samples.events == 3).all()
+
+
+def test_without_usage_tokens_are_counted_by_their_ids():
+    with scripted(Script(ttft=0.01, gap=0.001, usage=False, returns_ids=True)) as url:
+        samples, _ = run(url, single(3, output=7), every(0.01, 3))
+    assert (samples.output_tokens == 7).all()
+    assert (samples.prompt_tokens == UNKNOWN).all()
 
 
 def test_an_open_loop_does_not_wait_for_answers():
@@ -197,6 +207,9 @@ def test_prompts_share_what_their_segments_share_and_rounds_share_nothing():
         ("noise", 1, "protocol"),
         ("no http", 0, "protocol"),
         ("hang", 2, "timeout"),
+        ("old", 0, "http 503"),
+        ("upgrade", 0, "protocol"),
+        ("deep", 1, "protocol"),
     ],
 )
 def test_errors_by_kind(fault, after, kind):
@@ -232,6 +245,39 @@ def test_a_connection_found_closed_is_no_error():
     assert outcome.log.connections >= 15
 
 
+def test_a_request_lost_on_a_used_connection_is_sent_once_more():
+    with scripted(Script(ttft=0.01, gap=0.001, drop_reused=True)) as url:
+        samples, outcome = run(url, single(20), ClosedLoop(1))
+    assert samples.error == ("",) * 20
+    assert outcome.log.resent == 19
+
+
+def test_counts_that_cannot_be_are_unknown():
+    with scripted(Script(ttft=0.01, gap=0.001, faults={"strange": (1, 1)})) as url:
+        samples, _ = run(url, single(2), ClosedLoop(1))
+    assert samples.error == ("", "")
+    assert (samples.prompt_tokens == UNKNOWN).all()
+    assert (samples.output_tokens == UNKNOWN).all()
+    assert np.isnan(samples.queue).all()
+
+
+def test_a_generator_that_stood_still_certifies_nothing():
+    def freeze(snapshot):
+        if 1 < snapshot.seconds < 1.6:
+            time.sleep(0.3)
+
+    with scripted(QUICK) as url:
+        server, lexicon = ask(url)
+        composer = Composer(server, lexicon, 0, "0")
+        outcome = run_round(composer, single(10_000), ClosedLoop(2, duration=3), timeout_seconds=5, watch=freeze)
+    samples = to_samples(outcome.exchanges, outcome.zero)
+    assert outcome.log.loop_lag.max() > 0.25
+    assert len(outcome.log.loop_lag) == pytest.approx(outcome.log.wall / 0.01, rel=0.2)
+    certificate = certify(samples, outcome.log, window(samples))
+    assert not certificate.certified
+    assert "event loop" in certificate.reasons[0]
+
+
 def test_an_interrupted_round_keeps_what_was_seen():
     def interrupt():
         time.sleep(0.7)
@@ -244,7 +290,9 @@ def test_an_interrupted_round_keeps_what_was_seen():
         outcome = run_round(composer, single(500), every(0.02, 500), timeout_seconds=5, watch=lambda snapshot: None)
     assert outcome.interrupted
     assert 5 < len(outcome.exchanges) < 100
-    assert all(exchange.ended for exchange in outcome.exchanges)
+    samples = to_samples(outcome.exchanges, outcome.zero)
+    assert 0 < np.isnan(samples.end).sum() < 10, "what was under way is there, without an end"
+    assert summarize(samples, window(samples)).errors == {"unfinished": np.isnan(samples.end).sum()}
 
 
 # --- what a server is and takes ---------------------------------------------------------------------------------------
@@ -275,7 +323,7 @@ def test_what_a_server_does_not_take_is_left_out_and_said():
 @pytest.mark.parametrize(
     ("script", "says"),
     [
-        (Script(usage=False), "usage"),
+        (Script(usage=False), "neither usage"),
         (Script(refuses=["max_tokens"]), "max_tokens is not taken"),
     ],
 )
@@ -286,7 +334,7 @@ def test_servers_that_cannot_be_measured(script, says):
 
 def test_a_server_without_tokenize_asks_for_a_tokenizer():
     with scripted(Script(tokenizes=False)) as url, pytest.raises(HeadraceError, match="--tokenizer"):
-        Inquirer(url, {}).tokenize("a word")
+        Inquirer(url, {}).tokenize("a word", "scripted")
 
 
 def test_a_model_that_is_not_listed_is_asked_for_by_its_name():
@@ -316,10 +364,15 @@ def test_no_server_at_all():
         ask("http://127.0.0.1:9")
 
 
-@pytest.mark.parametrize("url", ["ftp://x", "http://", "http://h:99999", "http://h/?q", "", "http://h\u00e9"])
+@pytest.mark.parametrize("url", ["ftp://x", "http://", "http://h:99999", "http://h/?q", "", "http://h\u00e9", "a b"])
 def test_addresses_that_are_none(url):
     with pytest.raises(InvalidInput, match="not an address"):
         Address(url)
+
+
+def test_addresses_hold_no_secrets():
+    with pytest.raises(InvalidInput, match="password"):
+        Address("http://me:secret@host")
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def load_of(requests, rate, output="20", kind="poisson", seed=1):
 def measured(url, load, schedule=None, watch=lambda snapshot: None):
     inquirer = Inquirer(url, {})
     lexicon = build_lexicon(tokens_of)
-    server = inquire(inquirer, Question(), lexicon)
+    server = inquire(inquirer, Question(), inquirer.model(None), lexicon)
     inquirer.close()
     arranged = arrange(load, None)
     composer = Composer(server, lexicon, 0, "0")
@@ -66,7 +66,11 @@ def measured(url, load, schedule=None, watch=lambda snapshot: None):
 
 def truth_of(script, samples, inside):
     """Latencies, in seconds, of an ideal client, from the law alone: what NumPy makes of them is the truth."""
-    rows = replay(script, samples.due, samples.planned_output)
+    first = samples.due[0]  # the server's clock starts with it
+    rows = [
+        (start + first, [moment + first for moment in events])
+        for start, events in replay(script, samples.due - first, samples.planned_output)
+    ]
     found = {"ttft": [], "tpot": [], "e2e": [], "itl": []}
     for i, (_, events) in enumerate(rows):
         if not (inside[0] <= samples.due[i] <= inside[1]) or script.fault(i)[0] is not None:

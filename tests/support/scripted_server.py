@@ -135,6 +135,9 @@ class Connection(asyncio.Protocol):
 
     def serve(self, body, now):
         state, script = self.state, self.state.script
+        if script.drop_reused and self.answers:
+            self.transport.abort()
+            return
         if (refused := self.refusal(body)) is not None:
             self.write(answer({"error": {"message": f"{refused} is not taken"}}, b"400 Bad Request"))
             return
@@ -177,7 +180,7 @@ class Connection(asyncio.Protocol):
 
     def finish(self, rest, head):
         self.write(head + rest)
-        self.answers += 1
+        self.answers += self.id != "probe"
         if self.answers == self.state.script.close_after:
             self.state.agenda.at(time.monotonic() + 0.02, self.transport.close)
 
@@ -198,6 +201,17 @@ class Connection(asyncio.Protocol):
                 self.write(b"SSH-2.0-scripted\r\n")
             case "hang":
                 self.write(head)
+            case "old":
+                self.write(b"HTTP/1.0 503 Busy\r\n\r\nall busy")
+                self.transport.close()
+            case "upgrade":
+                self.write(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n")
+            case "deep":
+                self.write(head + chunk(b'data: {"x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}\n\n"))
+            case "strange":
+                usage = {"prompt_tokens": 1 << 70, "completion_tokens": -5}
+                odd = {"choices": [{"text": "x", "finish_reason": "stop"}], "usage": usage, "timings": {"queue": -1}}
+                self.write(head + event(odd) + b"0\r\n\r\n")
 
 
 async def main(port, script, certificate=None):

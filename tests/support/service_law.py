@@ -26,6 +26,7 @@ class Script:
         refuses: Names of fields that it answers with 400.
         tokenizes: Whether it has /tokenize.
         close_after: Close a connection after so many answers, without saying so; 0: never.
+        drop_reused: Close a connection when a request comes on it after an answer.
         record: Whether the log holds the prompts.
     """
 
@@ -43,6 +44,7 @@ class Script:
     refuses: list = field(default_factory=list)
     tokenizes: bool = True
     close_after: int = 0
+    drop_reused: bool = False
     record: bool = False
 
     def fault(self, i):

@@ -15,13 +15,13 @@ from headrace.bench.workload.arrivals import ArrivalLaw, start_times
 from headrace.bench.workload.lengths import LengthLaw
 from headrace.bench.workload.records import Session, Workload
 from headrace.bench.workload.seeds import generator
-from headrace.bench.workload.synthetic import chat, random_prompts, shared_prefix
+from headrace.bench.workload.synthetic import MOST_REQUESTS, chat, random_prompts, shared_prefix
 from headrace.bench.workload.traces import TraceOptions, read_trace
 from headrace.errors import InvalidInput
 
 DEFAULT_REQUESTS = 200
 MANY_REQUESTS = 10_000  # enough for a closed loop that a duration ends
-MOST_REQUESTS = 1_000_000
+MOST_SECONDS = 366 * 86400.0
 MEAN_OF = 10_000  # draws that tell the mean number of turns
 
 
@@ -59,10 +59,19 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Closed(msgspec.Struct, frozen=True, kw_only=True):
-    """So many sessions at a time, until they are all done or ``duration`` seconds have passed."""
+    """So many sessions at a time, until they are all done or ``duration`` seconds have passed.
+
+    Raises:
+        InvalidInput: A value out of range.
+    """
 
     concurrency: int
     duration: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.concurrency < 1:
+            raise InvalidInput(f"{self.concurrency} must be at least 1", field="concurrency")
+        _check_duration(self.duration)
 
 
 class Open(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,6 +83,9 @@ class Open(msgspec.Struct, frozen=True, kw_only=True):
         end_rate: With it, the rate moves there in a straight line.
         burstiness: Shape of gamma gaps.
         duration: Seconds; None: until all sessions have begun.
+
+    Raises:
+        InvalidInput: A value out of range, no rate where there must be one, or a ramp of a trace's times.
     """
 
     kind: Literal["constant", "poisson", "gamma", "trace"]
@@ -81,6 +93,24 @@ class Open(msgspec.Struct, frozen=True, kw_only=True):
     end_rate: float | None = None
     burstiness: float = 1.0
     duration: float | None = None
+
+    def __post_init__(self) -> None:
+        _check_duration(self.duration)
+        if self.kind == "trace" and self.end_rate is not None:
+            raise InvalidInput("a trace's times have no ramp; give one rate", field="rate")
+        if self.kind != "trace" and self.rate is None:
+            raise InvalidInput("give the requests a second", field="rate")
+        if self.rate is not None:
+            self.law(1.0)
+
+    def law(self, share: float) -> ArrivalLaw:
+        """The law of sessions, of which there are ``share`` for each request."""
+        return ArrivalLaw(
+            kind="poisson" if self.kind == "trace" else self.kind,
+            rate=(self.rate or 0.0) * share,
+            end_rate=None if self.end_rate is None else self.end_rate * share,
+            burstiness=self.burstiness,
+        )
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,46 +154,53 @@ def arrange(load: Load, context_length: int | None) -> Arranged:
 
 def _workload(load: Load, context_length: int | None) -> Workload:
     if isinstance(load.workload, Trace):
-        options = load.workload.options
-        if options.context_length is None:
-            options = msgspec.structs.replace(options, context_length=context_length)
+        options = msgspec.structs.replace(load.workload.options, context_length=context_length)
         return read_trace(load.workload.kind, load.workload.path, options)
-    made = _synthetic(load.workload, _requests(load.workload, load.arrivals), load.seed)
+    made = _synthetic(load.workload, load.arrivals, load.seed)
     _check_fits(made, context_length)
     return made
 
 
-def _requests(workload: Synthetic, arrivals: Closed | Open) -> int:
-    if workload.requests is not None:
-        return workload.requests
-    if arrivals.duration is None:
-        return DEFAULT_REQUESTS
+def _synthetic(workload: Synthetic, arrivals: Closed | Open, seed: int) -> Workload:
+    drawn = workload.turns.draw(generator(seed, "mean turns"), MEAN_OF)
+    turns = 1.0 if workload.kind == "random" else float(drawn.mean())
+    sessions = _sessions(workload.requests, arrivals, turns)
+    match workload.kind:
+        case "random":
+            return random_prompts(sessions, workload.prompt, workload.output, seed)
+        case "chat":
+            return chat(sessions, workload.turns, workload.prompt, workload.output, workload.think, seed)
+        case "shared-prefix":
+            if workload.turns.kind != "constant":
+                raise InvalidInput("of shared-prefix must be one number; chat draws them", field="turns")
+            return shared_prefix(
+                workload.system_prompts,
+                sessions,
+                int(turns),
+                workload.system,
+                workload.prompt,
+                workload.output,
+                workload.think,
+                seed,
+            )
+
+
+def _sessions(requests: int | None, arrivals: Closed | Open, turns: float) -> int:
+    """How many sessions a number of requests makes, or a duration, with so many turns each."""
+    if requests is not None or arrivals.duration is None:
+        return max(math.ceil((requests or DEFAULT_REQUESTS) / turns - 1e-9), 1)
     if isinstance(arrivals, Closed) or arrivals.rate is None:
-        return MANY_REQUESTS
-    expected = arrivals.duration * (arrivals.rate + (arrivals.end_rate or arrivals.rate)) / 2
+        return max(round(MANY_REQUESTS / turns), 1)
+    rate = (arrivals.rate + (arrivals.end_rate or arrivals.rate)) / 2
+    expected = arrivals.duration * rate / turns
     # Random arrivals may be more than expected: so many that fewer would be a wonder.
-    return min(math.ceil(expected + 6 * math.sqrt(expected / min(arrivals.burstiness, 1.0))) + 10, MOST_REQUESTS)
+    reserve = 6 * math.sqrt(expected / min(arrivals.burstiness, 1.0)) + 10
+    return math.ceil(min(expected + reserve, MOST_REQUESTS / turns))
 
 
-def _synthetic(workload: Synthetic, requests: int, seed: int) -> Workload:
-    if workload.kind == "random":
-        return random_prompts(requests, workload.prompt, workload.output, seed)
-    turns = workload.turns.draw(generator(seed, "mean turns"), MEAN_OF)
-    sessions = max(round(requests / float(turns.mean())), 1)
-    if workload.kind == "chat":
-        return chat(sessions, workload.turns, workload.prompt, workload.output, workload.think, seed)
-    if workload.turns.kind != "constant":
-        raise InvalidInput("of shared-prefix must be one number; chat draws them", field="turns")
-    return shared_prefix(
-        workload.system_prompts,
-        sessions,
-        int(turns[0]),
-        workload.system,
-        workload.prompt,
-        workload.output,
-        workload.think,
-        seed,
-    )
+def _check_duration(duration: float | None) -> None:
+    if duration is not None and not 0 < duration <= MOST_SECONDS:
+        raise InvalidInput(f"{duration:g} s must be above 0 and at most a year", field="duration")
 
 
 def _check_fits(workload: Workload, context_length: int | None) -> None:
@@ -188,16 +225,7 @@ def _starts(arrivals: Open, workload: Workload, seed: int) -> Floats:
     sessions = len(workload.sessions)
     if arrivals.kind == "trace":
         return _trace_starts(workload.sessions, arrivals.rate, workload.requests)
-    if arrivals.rate is None:
-        raise InvalidInput("give the requests a second", field="rate")
-    share = sessions / workload.requests
-    law = ArrivalLaw(
-        kind=arrivals.kind,
-        rate=arrivals.rate * share,
-        end_rate=None if arrivals.end_rate is None else arrivals.end_rate * share,
-        burstiness=arrivals.burstiness,
-    )
-    return start_times(law, sessions, seed)
+    return start_times(arrivals.law(sessions / workload.requests), sessions, seed, arrivals.duration)
 
 
 def _trace_starts(sessions: tuple[Session, ...], rate: float | None, requests: int) -> Floats:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
@@ -13,7 +14,7 @@ import msgspec
 from headrace import __version__
 from headrace.bench.load.collect import to_samples
 from headrace.bench.load.compose import Composer
-from headrace.bench.load.driver import Outcome, run_round
+from headrace.bench.load.driver import Seen, run_round
 from headrace.bench.load.pace import OpenLoop
 from headrace.bench.load.target import Inquirer, Question, Server, inquire
 from headrace.bench.load.watch import Snapshot
@@ -41,6 +42,8 @@ from headrace.models.opening import open_checkpoint
 from headrace.text.tokenizer import load_tokenizer
 
 TRIALS = 3  # of a rate, while the generator is to blame
+IDLE = 0.1  # requests under way at a time, below which no lower rate can help
+NO_IDS = "The server tells no token ids of its answers: drawn words stand in for them in a conversation."
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,7 +109,6 @@ class Bench:
 
     Attributes:
         server: The server.
-        context_length: Most tokens of a request and its answer, or None if nobody knows.
         rounds: What was measured so far.
         interrupted: Whether the user ended the last round early.
 
@@ -126,15 +128,41 @@ class Bench:
         self._settings = settings
         self._show = show
         self.server, self._lexicon = _ask(url, settings)
-        self.context_length = self.server.target.context_length
-        self._arranged = arrange(settings.load, self.context_length)
+        self._arrange()
         _check_margins(self._arranged, settings)
         self._asked = self._arranged.workload  # of the last round, as far as it came
 
-    def limit_context(self, tokens: int) -> None:
-        """Ask for nothing longer than so many tokens, though the server might take it."""
-        self.context_length = tokens
-        self._arranged = arrange(self._settings.load, tokens)
+    def ask_as(self, others: Sequence[Bench]) -> None:
+        """Ask in no other way than all of these servers can be asked: a comparison needs the same load for each."""
+        servers = [self.server, *(other.server for other in others)]
+        text = any(server.target.prompts == "text" for server in servers)
+        ignores = all(server.ignores_eos for server in servers)
+        question = msgspec.structs.replace(
+            self._settings.question, prompts="text" if text else "tokens", ignore_eos=ignores
+        )
+        if self._settings.question.api == "chat":
+            question = msgspec.structs.replace(question, prompts="auto")
+        known = [length for server in servers if (length := server.target.context_length) is not None]
+        self._settings = msgspec.structs.replace(self._settings, question=question)
+        server, self._lexicon = _ask(self.server.address.url, self._settings)
+        returns_ids = all(each.returns_ids for each in servers) or server.counts_by_ids
+        target = msgspec.structs.replace(server.target, context_length=min(known, default=None))
+        self.server = msgspec.structs.replace(server, target=target, returns_ids=returns_ids)
+        self._arrange()
+
+    def _arrange(self) -> None:
+        self._arranged = arrange(self._settings.load, self._room)
+        turns = (turn for session in self._arranged.workload.sessions for turn in session.turns)
+        server = self.server
+        if server.target.prompts == "tokens" and not server.returns_ids and any(turn.continues for turn in turns):
+            target = msgspec.structs.replace(server.target, notes=[*server.target.notes, NO_IDS])
+            self.server = msgspec.structs.replace(server, target=target)
+
+    @property
+    def _room(self) -> int | None:
+        """Tokens of a prompt and its answer that the server has room for, beside what it adds itself."""
+        length = self.server.target.context_length
+        return None if length is None else length - self.server.overhead
 
     def round(self, title: str, *, rate: float | None = None) -> Round:
         """Measure once.
@@ -148,7 +176,7 @@ class Bench:
         arranged = self._arranged
         if rate is not None:
             load = at_rate(load, rate)
-            arranged = arrange(load, self.context_length)
+            arranged = arrange(load, self._room)
         composer = Composer(self.server, self._lexicon, load.seed, f"{settings.salt} {len(self.rounds)}")
         self._show.begin(title)
         started = datetime.now(UTC).isoformat(timespec="seconds")
@@ -170,6 +198,9 @@ class Bench:
         """All that was measured."""
         settings = self._settings
         asked = self._asked
+        arrivals = _arrival_parameters(settings.load.arrivals)
+        if search is not None:
+            arrivals.pop("rate", None)  # each round has its own
         plan = Plan(
             workload=asked.name,
             parameters=asked.parameters,
@@ -178,7 +209,7 @@ class Bench:
             skipped=asked.skipped,
             ideal_cached_share=ideal_cached_share(asked),
             arrivals="closed" if isinstance(settings.load.arrivals, Closed) else settings.load.arrivals.kind,
-            arrival_parameters=_arrival_parameters(settings.load.arrivals),
+            arrival_parameters=arrivals,
             seed=settings.load.seed,
             warmup=str(settings.warmup),
             cooldown=str(settings.cooldown),
@@ -197,43 +228,72 @@ class Bench:
 
 
 def measure(bench: Bench, rounds: int) -> Result:
-    """Measure a server, so many rounds with fresh prompts."""
-    for number in range(rounds):
-        bench.round("" if rounds == 1 else f"round {number + 1} of {rounds}")
-        if bench.interrupted:
-            break
+    """Measure a server, so many rounds with fresh prompts. An interruption ends it with what was measured."""
+    try:
+        for number in range(rounds):
+            bench.round("" if rounds == 1 else f"round {number + 1} of {rounds}")
+            if bench.interrupted:
+                break
+    except KeyboardInterrupt:  # between rounds, or while one was prepared
+        if not bench.rounds:
+            raise
+        bench.interrupted = True
     return bench.result()
 
 
 def measure_against(a: Bench, b: Bench, rounds: int) -> Comparison:
     """Measure two servers in alternation, A B A B, so that what the machine does beside strikes both.
 
-    Both are asked the same: what the shorter context of the two holds.
+    Both are asked the same lengths at the same moments, and in the same way: as the one that takes less. An
+    interruption ends it with the pairs of rounds that are complete.
+
+    Raises:
+        InvalidInput: There is none.
     """
-    known = [bench.context_length for bench in (a, b) if bench.context_length is not None]
-    for bench in (a, b):
-        if known and bench.context_length != min(known):
-            bench.limit_context(min(known))
-    for number in range(rounds):
-        for name, bench in (("A", a), ("B", b)):
-            bench.round(f"round {number + 1} of {rounds}, {name}: {bench.server.address.url}")
-            if bench.interrupted:
-                raise InvalidInput("the comparison was interrupted", field="rounds")
+    servers = (a, b)
+    a.ask_as([b])
+    b.ask_as([a])
+    try:
+        for number in range(rounds):
+            for name, bench in zip("AB", servers, strict=True):
+                bench.round(f"round {number + 1} of {rounds}, {name}: {bench.server.address.url}")
+                if bench.interrupted:
+                    raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        a.interrupted = True
+        pairs = len(b.rounds) - b.interrupted
+        if pairs < 1:
+            raise
+        for bench in servers:
+            del bench.rounds[pairs:]
     return compare(a.result(), b.result())
 
 
 def find_max_rate(bench: Bench, search: SearchSettings) -> Result:
-    """Search for the highest rate at which enough requests meet the service level."""
+    """Search for the highest rate at which enough requests meet the service level.
+
+    It also ends when no lower rate could meet it: nothing succeeds, or requests hardly meet each other any more.
+    """
     points: list[Point] = []
 
     def tried() -> list[tuple[float, bool]]:
         return [(point.rate, point.met) for point in points]
 
-    while (rate := next_rate(tried(), search.start, search.tolerance, search.limit)) is not None:
-        met = _trial(bench, rate, search.target_share)
-        points.append(Point(rate, len(bench.rounds) - 1, met))
-        if bench.interrupted:
-            break
+    try:
+        while (rate := next_rate(tried(), search.start, search.tolerance, search.limit)) is not None:
+            met = _trial(bench, rate, search.target_share)
+            if bench.interrupted:
+                break
+            points.append(Point(rate, len(bench.rounds) - 1, met))
+            if not met and _is_idle(bench.rounds[-1]):
+                break
+    except KeyboardInterrupt:
+        if not points:
+            raise
+        bench.interrupted = True
+    except InvalidInput:  # such as a duration within which no request is due any more
+        if not points:
+            raise
     best = outcome(tried())
     return bench.result(
         Search(
@@ -252,9 +312,15 @@ def _trial(bench: Bench, rate: float, target_share: float) -> bool:
         found = bench.round(f"{rate:.4g} requests/s", rate=rate)
         goodput = found.summary.goodput
         met = goodput is not None and goodput.share.value >= target_share
-        if met or found.certificate.certified or bench.interrupted:
+        if met or found.certificate.certified or bench.interrupted or not found.summary.succeeded:
             break
     return met
+
+
+def _is_idle(found: Round) -> bool:
+    """Whether requests hardly ever met in a round, so that a lower rate would not make them faster."""
+    e2e = found.summary.latency.get("e2e")
+    return e2e is None or e2e.mean.value * found.summary.rates["requests_due"].value < IDLE
 
 
 def at_rate(load: Load, rate: float) -> Load:
@@ -272,42 +338,55 @@ def at_rate(load: Load, rate: float) -> Load:
 def _ask(url: str, settings: Settings) -> tuple[Server, Lexicon]:
     inquirer = Inquirer(url, settings.question.headers)
     try:
+        model = inquirer.model(settings.question.model)
         if settings.tokenizer is None:
-            lexicon = build_lexicon(inquirer.tokenize)
+            lexicon = build_lexicon(lambda text: inquirer.tokenize(text, model.name))
         else:
             tokenizer = load_tokenizer(open_checkpoint(settings.tokenizer).tokenizer)
             lexicon = build_lexicon(lambda text: tokenizer.encode(text, add_special_tokens=False))
-        return inquire(inquirer, settings.question, lexicon), lexicon
+        return inquire(inquirer, settings.question, model, lexicon), lexicon
     finally:
         inquirer.close()
 
 
 def _check_margins(arranged: Arranged, settings: Settings) -> None:
     """Refuse what would leave nothing to count, as far as that is known before the load."""
+    warmup, cooldown = settings.warmup, settings.cooldown
+    if warmup.share + cooldown.share >= 1:
+        raise InvalidInput(
+            "nothing is left between warm-up and cool-down; give less than 100% together", field="warmup"
+        )
     schedule = arranged.schedule
-    span = float(schedule.starts[-1]) if isinstance(schedule, OpenLoop) else schedule.duration
-    if span is not None and settings.warmup.seconds + settings.cooldown.seconds >= span > 0:
+    if isinstance(schedule, OpenLoop):
+        thinking = [sum(turn.think for turn in session.turns) for session in arranged.workload.sessions]
+        span = float((schedule.starts + thinking).max())
+    else:
+        span = schedule.duration or 0.0
+    if warmup.seconds + cooldown.seconds >= span > 0:
         raise InvalidInput(f"nothing is left of a load of {span:.3g} s; give less, or a longer load", field="warmup")
 
 
-def _round(seen: Outcome, settings: Settings, started: str, rate: float | None) -> Round:
+def _round(seen: Seen, settings: Settings, started: str, rate: float | None) -> Round:
     samples = to_samples(seen.exchanges, seen.zero)
-    inside = window(samples, settings.warmup, settings.cooldown)
-    certificate = certify(samples, seen.log, inside)
-    if seen.interrupted:
-        certificate = Certificate(certified=False, reasons=["It was interrupted.", *certificate.reasons])
+    reasons = ["It was interrupted."] if seen.interrupted else []
+    try:
+        inside = window(samples, settings.warmup, settings.cooldown)
+    except InvalidInput:
+        inside = window(samples)
+        reasons.append("Warm-up and cool-down left no request: all of the round counts.")
+    reasons += certify(samples, seen.log, inside).reasons
     return Round(
         started=started,
         rate=rate,
         summary=summarize(samples, inside, settings.slo or None, settings.devices),
         generator=generator(samples, seen.log, inside),
-        certificate=certificate,
+        certificate=Certificate(certified=not reasons, reasons=reasons),
         requests=to_requests(samples),
         messages=seen.messages,
     )
 
 
-def _as_far_as(arranged: Arranged, seen: Outcome) -> Workload:
+def _as_far_as(arranged: Arranged, seen: Seen) -> Workload:
     """The part of a workload that was begun: a closed loop may end before all of it."""
     begun = 1 + max((exchange.session for exchange in seen.exchanges), default=-1)
     return msgspec.structs.replace(arranged.workload, sessions=arranged.workload.sessions[:begun])

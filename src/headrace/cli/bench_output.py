@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -49,17 +50,18 @@ def write_outputs(found: Result | Comparison, json_target: str | None, html: Pat
     Raises:
         InvalidInput: A file cannot be written.
     """
+    # Files first: whoever reads standard output may stop reading.
+    if json_target is not None and json_target != STANDARD_OUTPUT:
+        save(found, json_target)
+    if html is not None:
+        from headrace.bench.report import write_report
+
+        write_report(found, html)
     if json_target == STANDARD_OUTPUT:
         sys.stdout.write(encode(found).decode())
         sys.stdout.flush()
     else:
         _print(found)
-        if json_target is not None:
-            save(found, json_target)
-    if html is not None:
-        from headrace.bench.report import write_report
-
-        write_report(found, html)
     results = [found] if isinstance(found, Result) else [found.a, found.b]
     return all(each.certificate.certified for result in results for each in result.rounds)
 
@@ -103,16 +105,21 @@ def _print_round(console: Console, each: Round, title: str, devices: int) -> Non
     console.print()
     console.print(_latency_table(each, title))
     console.print(_rows_table(count_rows(each.summary, devices)))
-    own = each.generator
-    console.print(
-        Text(
-            f"generator: {own.cpu_cores:.2f} cores; sent late by p50 {duration(own.send_lag.p50)}, "
-            f"p99 {duration(own.send_lag.p99)}; event loop late by p99 {duration(own.loop_lag.p99)}; "
-            f"{own.connections} connections"
-        )
-    )
+    console.print(Text(_generator([each])))
     for remark in remarks(each):
         console.print(Text(remark))
+
+
+def _generator(rounds: Sequence[Round]) -> str:
+    """What the generator did, at its worst."""
+    own = [each.generator for each in rounds]
+    return (
+        f"generator: {max(each.cpu_cores for each in own):.2f} cores; "
+        f"sent late by p50 {duration(max(each.send_lag.p50 for each in own))}, "
+        f"p99 {duration(max(each.send_lag.p99 for each in own))}; "
+        f"event loop late by p99 {duration(max(each.loop_lag.p99 for each in own))}; "
+        f"{sum(each.connections for each in own)} connections"
+    )
 
 
 def _latency_table(each: Round, title: str) -> Table:
@@ -151,5 +158,9 @@ def _print_comparison(console: Console, comparison: Comparison) -> None:
         table.add_row(*map(Text, row))
     console.print(table)
     console.print(Text(comparison.method))
+    for name, result in (("A", comparison.a), ("B", comparison.b)):
+        console.print(Text(f"{name}: {_generator(result.rounds)}"))
+        for remark in dict.fromkeys(remark for each in result.rounds for remark in remarks(each)):
+            console.print(Text(f"{name}: {remark}"))
     for warning in comparison.warnings:
         console.print(Text(f"warning: {warning}"))

@@ -5,22 +5,26 @@ from __future__ import annotations
 import json
 import re
 import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.cli.units import parse_seconds, parse_share
+from headrace.cli.units import parse_share
 from headrace.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from headrace.bench.load.target import Question
     from headrace.bench.plan import Closed, Open, Synthetic, Trace
     from headrace.bench.results.schema import Comparison, Result
     from headrace.bench.serve import SearchSettings, Settings
 
 EXIT_NOT_CERTIFIED = 3
 DEFAULT_CONCURRENCY = 8
+ROUNDS_AGAINST = 3
 FIRST_RATE = "1"  # where a search begins
 
 
@@ -59,6 +63,15 @@ class Prompts(StrEnum):
     text = "text"
 
 
+RESERVED = ("model", "prompt", "messages", "max_tokens", "max_completion_tokens", "n", "stream", "stream_options")
+# What the parts that read them call some options.
+OPTIONS = {
+    field: "--" + field.replace("_", "-")
+    for field in (
+        *("arrivals", "burstiness", "concurrency", "cooldown", "duration", "limit", "prompt_tokens", "rate", "scale"),
+        *("seed", "shrink", "slo", "think", "tokenizer", "turns", "warmup"),
+    )
+} | {"end_rate": "--rate", "sessions": "--requests", "url": "URL"}
 TRACES = (WorkloadKind.mooncake, WorkloadKind.azure, WorkloadKind.agents)
 
 
@@ -89,16 +102,27 @@ def serve(
         int | None, typer.Option(min=1, help="How many; by default 200, or what --duration takes. Not for traces.")
     ] = None,
     prompt_tokens: Annotated[
-        str, typer.Option(metavar="LAW", help="Of a prompt or user message: 512, uniform:A:B, lognormal:MEDIAN:S, ...")
-    ] = "256",
-    output_tokens: Annotated[str, typer.Option(metavar="LAW", help="Of an answer.")] = "64",
-    system_prompts: Annotated[int, typer.Option(min=1, help="shared-prefix: how many system prompts.")] = 4,
-    system_tokens: Annotated[str, typer.Option(metavar="LAW", help="shared-prefix: their length.")] = "512",
-    turns: Annotated[str, typer.Option(metavar="LAW", help="shared-prefix, chat: turns of a session.")] = "3",
-    think: Annotated[str, typer.Option(metavar="TIME", help="Time between an answer and the next turn.")] = "0s",
+        str | None,
+        typer.Option(
+            metavar="LAW", help="Of a prompt or user message: 512, uniform:A:B, lognormal:MEDIAN:S, ... Default 256."
+        ),
+    ] = None,
+    output_tokens: Annotated[str | None, typer.Option(metavar="LAW", help="Of an answer. Default 64.")] = None,
+    system_prompts: Annotated[
+        int | None, typer.Option(min=1, help="shared-prefix: how many system prompts. Default 4.")
+    ] = None,
+    system_tokens: Annotated[
+        str | None, typer.Option(metavar="LAW", help="shared-prefix: their length. Default 512.")
+    ] = None,
+    turns: Annotated[
+        str | None, typer.Option(metavar="LAW", help="shared-prefix, chat: turns of a session. Default 3.")
+    ] = None,
+    think: Annotated[
+        str | None, typer.Option(metavar="TIME", help="shared-prefix, chat: between an answer and the next turn.")
+    ] = None,
     trace: Annotated[Path | None, typer.Option(exists=True, help="File (agents: or folder) of the trace.")] = None,
-    scale: Annotated[float, typer.Option(help="Traces: factor of all times; 0.5 replays twice as fast.")] = 1.0,
-    shrink: Annotated[float, typer.Option(help="Traces: divisor of all lengths.")] = 1.0,
+    scale: Annotated[float | None, typer.Option(help="Traces: factor of all times; 0.5 replays twice as fast.")] = None,
+    shrink: Annotated[float | None, typer.Option(help="Traces: divisor of all lengths.")] = None,
     limit: Annotated[
         int | None, typer.Option(min=1, help="Traces: the first so many requests (agents: files).")
     ] = None,
@@ -113,8 +137,8 @@ def serve(
         ArrivalKind | None, typer.Option(help="Open loop: law of the gaps; poisson, or the trace's own times.")
     ] = None,
     burstiness: Annotated[
-        float, typer.Option(help="gamma: its shape; 1 is poisson, below 1 burstier, above 1 more even.")
-    ] = 1.0,
+        float | None, typer.Option(help="gamma: its shape; 1 is poisson, below 1 burstier, above 1 more even.")
+    ] = None,
     duration: Annotated[str | None, typer.Option(metavar="TIME", help="Begin no session after this time.")] = None,
     # --- the measurement
     warmup: Annotated[str, typer.Option(metavar="SHARE|TIME", help="Does not count at the beginning.")] = "10%",
@@ -123,15 +147,19 @@ def serve(
         str | None, typer.Option(metavar="ttft=500ms,tpot=50ms", help="Service level: bounds of ttft, tpot, itl, e2e.")
     ] = None,
     find_max_rate: Annotated[
-        bool, typer.Option(help="Search the highest rate that meets --slo, from --rate on.")
+        bool, typer.Option("--find-max-rate", help="Search the highest rate that meets --slo, from --rate on.")
     ] = False,
     target_share: Annotated[
-        str, typer.Option(metavar="SHARE", help="--find-max-rate: of the requests, how many must meet --slo.")
-    ] = "99%",
-    tolerance: Annotated[str, typer.Option(metavar="SHARE", help="--find-max-rate: how exact.")] = "3%",
-    max_rate: Annotated[float | None, typer.Option(min=0, help="--find-max-rate: try no higher rate.")] = None,
+        str | None, typer.Option(metavar="SHARE", help="Its requests that must meet --slo. Default 99%.")
+    ] = None,
+    tolerance: Annotated[str | None, typer.Option(metavar="SHARE", help="How exact it is. Default 3%.")] = None,
+    max_rate: Annotated[float | None, typer.Option(min=0, help="It tries no higher rate.")] = None,
     against: Annotated[str | None, typer.Option(metavar="URL", help="Measure another server in turn.")] = None,
     against_model: Annotated[str | None, typer.Option(help="Its model; by default its first.")] = None,
+    against_api_key: Annotated[str | None, typer.Option(help="Its key; it is shown no other.")] = None,
+    against_header: Annotated[
+        list[str] | None, typer.Option(metavar="'NAME: VALUE'", help="Header for it; may be repeated.")
+    ] = None,
     rounds: Annotated[
         int | None, typer.Option(min=1, help="Repeat with fresh prompts; by default once, with --against 3 times.")
     ] = None,
@@ -153,109 +181,184 @@ def serve(
 
     Definitions: docs/measures.md. Workloads: docs/workloads.md.
     """
-    from msgspec.structs import replace
+    from headrace.cli.bench_output import check_targets
 
+    with _named_as_options():
+        check_targets(json_target, html)
+        drawn = {"--requests": requests, "--prompt-tokens": prompt_tokens, "--output-tokens": output_tokens}
+        several = {"--turns": turns, "--think": think}
+        systems = {"--system-prompts": system_prompts, "--system-tokens": system_tokens}
+        recorded = {"--trace": trace, "--scale": scale, "--shrink": shrink, "--limit": limit}
+        _refuse_strangers(workload, drawn, several, systems, recorded)
+        searching = {"--target-share": target_share, "--tolerance": tolerance, "--max-rate": max_rate}
+        another = {"--against-model": against_model, "--against-api-key": against_api_key}
+        if not find_max_rate:
+            _refuse(searching, "is of --find-max-rate")
+        if against is None:
+            _refuse({**another, "--against-header": against_header}, "is of --against")
+        if api is Api.chat and prompts is Prompts.tokens:
+            raise InvalidInput("a chat is sent as text; leave it out, or use --api completions", field="--prompts")
+        asked = (
+            _trace(workload, trace, scale, shrink, limit)
+            if workload in TRACES
+            else _synthetic(
+                workload, requests, prompt_tokens, output_tokens, system_prompts, system_tokens, turns, think
+            )
+        )
+        paced = _arrivals(asked, concurrency, rate, arrivals, burstiness, duration, open_loop=find_max_rate)
+        headers = _headers(header, api_key, "--")
+        question = _question(api, prompts, model, headers, body, ignore_eos=ignore_eos)
+        settings = _settings(asked, paced, seed, question, tokenizer, warmup, cooldown, slo, devices, timeout, salt)
+        search = None
+        if find_max_rate:
+            _refuse({"--against": against, "--rounds": rounds}, "does not go with --find-max-rate")
+            search = _search(settings, rate, target_share, tolerance, max_rate)
+        other = None
+        if against is not None:
+            headers = _headers(against_header, against_api_key, "--against-")
+            other = against, _other(settings, against_model, headers)
+        _measure((url, settings), other, search, rounds, json_target, html)
+
+
+def _question(
+    api: Api, prompts: Prompts, model: str | None, headers: dict[str, str], body: str | None, *, ignore_eos: bool
+) -> Question:
     from headrace.bench.load.target import Question
+
+    return Question(
+        api=api.value,
+        prompts=prompts.value,
+        ignore_eos=ignore_eos,
+        model=model,
+        headers=headers,
+        extra_body=_object(body),
+    )
+
+
+def _settings(
+    workload: Synthetic | Trace,
+    arrivals: Closed | Open,
+    seed: int,
+    question: Question,
+    tokenizer: Path | None,
+    warmup: str,
+    cooldown: str,
+    slo: str | None,
+    devices: int,
+    timeout: str,
+    salt: str | None,
+) -> Settings:
     from headrace.bench.plan import Load
     from headrace.bench.results.measure import parse_margin
-    from headrace.bench.results.slo import parse_slo
-    from headrace.bench.serve import Bench, Settings, measure, measure_against
-    from headrace.bench.serve import find_max_rate as search
-    from headrace.cli.bench_output import check_targets, write_outputs
-    from headrace.cli.bench_progress import progress
+    from headrace.bench.results.slo import parse_duration, parse_slo
+    from headrace.bench.serve import Settings
 
-    check_targets(json_target, html)
-    if workload in TRACES:
-        _refuse({"--requests": requests}, "of traces, --limit says how many")
-        asked: Synthetic | Trace = _trace(workload, trace, scale, shrink, limit)
-    else:
-        _refuse({"--trace": trace, "--limit": limit}, "belongs to the workloads mooncake, azure and agents")
-        asked = _synthetic(
-            workload,
-            requests,
-            prompt_tokens,
-            output_tokens,
-            system_prompts,
-            system_tokens,
-            turns,
-            think,
-        )
-    load = Load(
-        workload=asked,
-        arrivals=_arrivals(asked, concurrency, rate, arrivals, burstiness, duration, open_loop=find_max_rate),
-        seed=seed,
-    )
-    settings = Settings(
-        load=load,
-        question=Question(
-            api=api.value,
-            prompts=prompts.value,
-            ignore_eos=ignore_eos,
-            model=model,
-            headers=_headers(header or [], api_key),
-            extra_body=_object(body),
-        ),
+    return Settings(
+        load=Load(workload=workload, arrivals=arrivals, seed=seed),
+        question=question,
         tokenizer=tokenizer,
         warmup=parse_margin(warmup, "warmup"),
         cooldown=parse_margin(cooldown, "cooldown"),
         slo={} if slo is None else parse_slo(slo),
         devices=devices,
-        timeout_seconds=parse_seconds(timeout, "--timeout"),
+        timeout_seconds=parse_duration(timeout, "--timeout"),
         salt=secrets.token_hex(4) if salt is None else salt,
     )
-    wanted = _search(settings, rate, target_share, tolerance, max_rate) if find_max_rate else None
-    if wanted is not None:
-        _refuse({"--against": against, "--rounds": rounds}, "does not go with --find-max-rate")
+
+
+def _measure(
+    first: tuple[str, Settings],
+    second: tuple[str, Settings] | None,
+    search: SearchSettings | None,
+    rounds: int | None,
+    json_target: str | None,
+    html: Path | None,
+) -> None:
+    from headrace.bench.serve import Bench, find_max_rate, measure, measure_against
+    from headrace.cli.bench_output import write_outputs
+    from headrace.cli.bench_progress import progress
+
     with progress() as show:
-        bench = Bench(url, settings, show)
-        if wanted is not None:
-            found: Result | Comparison = search(bench, wanted)
-        elif against is not None:
-            other = replace(settings, question=replace(settings.question, model=against_model))
-            found = measure_against(bench, Bench(against, other, show), rounds or 3)
+        bench = Bench(*first, show)
+        if search is not None:
+            found: Result | Comparison = find_max_rate(bench, search)
+        elif second is not None:
+            found = measure_against(bench, Bench(*second, show), rounds or ROUNDS_AGAINST)
         else:
             found = measure(bench, rounds or 1)
-    if not write_outputs(found, json_target, html):
+    if not write_outputs(found, json_target, html) or bench.interrupted:
         raise typer.Exit(EXIT_NOT_CERTIFIED)
 
 
-def _refuse(options: dict[str, object], why: str) -> None:
+@contextmanager
+def _named_as_options() -> Iterator[None]:
+    """Errors name the option that they are about."""
+    try:
+        yield
+    except InvalidInput as error:
+        option = OPTIONS.get(error.field or "")
+        raise (error if option is None else error.renamed(option)) from None
+
+
+def _refuse(options: Mapping[str, object], why: str) -> None:
     for name, value in options.items():
         if value is not None:
             raise InvalidInput(why, field=name)
 
 
-def _trace(kind: WorkloadKind, path: Path | None, scale: float, shrink: float, limit: int | None) -> Trace:
+def _refuse_strangers(
+    kind: WorkloadKind,
+    drawn: Mapping[str, object],
+    several: Mapping[str, object],
+    systems: Mapping[str, object],
+    recorded: Mapping[str, object],
+) -> None:
+    """Refuse options of other workloads: ignored ones would mislead."""
+    if kind in TRACES:
+        _refuse({**drawn, **several, **systems}, f"does not go with {kind}: a trace says it; see --shrink and --limit")
+        return
+    _refuse(recorded, "is of the workloads mooncake, azure and agents")
+    if kind is not WorkloadKind.shared_prefix:
+        _refuse(systems, "is of the workload shared-prefix")
+    if kind is WorkloadKind.random:
+        _refuse(several, "is of the workloads shared-prefix and chat")
+
+
+def _trace(
+    kind: WorkloadKind, path: Path | None, scale: float | None, shrink: float | None, limit: int | None
+) -> Trace:
     from headrace.bench.plan import Trace
     from headrace.bench.workload.traces import TraceOptions
 
     if path is None:
         raise InvalidInput(f"the workload {kind} replays a file: name it", field="--trace")
-    return Trace(kind=kind.value, path=path, options=TraceOptions(scale=scale, shrink=shrink, limit=limit))
+    options = TraceOptions(scale=1.0 if scale is None else scale, shrink=1.0 if shrink is None else shrink, limit=limit)
+    return Trace(kind=kind.value, path=path, options=options)
 
 
 def _synthetic(
     kind: WorkloadKind,
     requests: int | None,
-    prompt: str,
-    output: str,
-    system_prompts: int,
-    system: str,
-    turns: str,
-    think: str,
+    prompt: str | None,
+    output: str | None,
+    system_prompts: int | None,
+    system: str | None,
+    turns: str | None,
+    think: str | None,
 ) -> Synthetic:
     from headrace.bench.plan import Synthetic
+    from headrace.bench.results.slo import parse_duration
     from headrace.bench.workload.lengths import parse_lengths
 
     return Synthetic(
         kind=kind.value,  # type: ignore[arg-type]
         requests=requests,
-        prompt=parse_lengths(prompt, "--prompt-tokens"),
-        output=parse_lengths(output, "--output-tokens"),
-        system_prompts=system_prompts,
-        system=parse_lengths(system, "--system-tokens"),
-        turns=parse_lengths(turns, "--turns"),
-        think=parse_seconds(think, "--think"),
+        prompt=parse_lengths(prompt or "256", "--prompt-tokens"),
+        output=parse_lengths(output or "64", "--output-tokens"),
+        system_prompts=system_prompts or 4,
+        system=parse_lengths(system or "512", "--system-tokens"),
+        turns=parse_lengths(turns or "3", "--turns"),
+        think=parse_duration(think or "0s", "--think"),
     )
 
 
@@ -264,16 +367,19 @@ def _arrivals(
     concurrency: int | None,
     rate: str | None,
     kind: ArrivalKind | None,
-    burstiness: float,
+    burstiness: float | None,
     duration: str | None,
     *,
     open_loop: bool,
 ) -> Closed | Open:
     """Open loop with a rate, a law or a trace's times; closed loop with a concurrency or with nothing said."""
     from headrace.bench.plan import Closed, Open, Trace
+    from headrace.bench.results.slo import parse_duration
 
-    seconds = None if duration is None else parse_seconds(duration, "--duration")
+    seconds = None if duration is None else parse_duration(duration, "--duration")
     recorded = isinstance(asked, Trace)
+    if kind is not ArrivalKind.gamma:
+        _refuse({"--burstiness": burstiness}, "is of --arrivals gamma")
     if concurrency is not None or not (open_loop or rate or kind or recorded):
         _refuse({"--rate": rate, "--arrivals": kind}, "is of an open loop, --concurrency of a closed one: choose")
         if open_loop:
@@ -282,12 +388,12 @@ def _arrivals(
     law = kind.value if kind is not None else "trace" if recorded and rate is None else "poisson"
     if rate is None and open_loop and law != "trace":
         rate = FIRST_RATE
-    rates = (None, None) if rate is None else _rates(rate)
+    first, last = (None, None) if rate is None else _rates(rate)
     return Open(
         kind=law,  # type: ignore[arg-type]
-        rate=rates[0],
-        end_rate=rates[1],
-        burstiness=burstiness,
+        rate=first,
+        end_rate=last,
+        burstiness=1.0 if burstiness is None else burstiness,
         duration=seconds,
     )
 
@@ -302,27 +408,48 @@ def _rates(text: str) -> tuple[float, float | None]:
     return rates[0], rates[1] if len(rates) == 2 else None
 
 
-def _search(settings: Settings, rate: str | None, share: str, tolerance: str, limit: float | None) -> SearchSettings:
+def _search(
+    settings: Settings, rate: str | None, share: str | None, tolerance: str | None, limit: float | None
+) -> SearchSettings:
+    from headrace.bench.results.search import LEAST_TOLERANCE
     from headrace.bench.serve import SearchSettings
 
     if not settings.slo:
         raise InvalidInput("needs a service level: give --slo ttft=500ms,tpot=50ms", field="--find-max-rate")
+    width = parse_share(tolerance or "3%", "--tolerance")
+    if width < LEAST_TOLERANCE:
+        raise InvalidInput(f"must be at least {LEAST_TOLERANCE:.1%}: no search is finer", field="--tolerance")
     return SearchSettings(
         start=_rates(rate or FIRST_RATE)[0],
-        target_share=parse_share(share, "--target-share"),
-        tolerance=parse_share(tolerance, "--tolerance"),
+        target_share=parse_share(share or "99%", "--target-share"),
+        tolerance=width,
         limit=limit,
     )
 
 
-def _headers(given: list[str], api_key: str | None) -> dict[str, str]:
-    headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
-    for line in given:
+def _other(settings: Settings, model: str | None, headers: dict[str, str]) -> Settings:
+    """How to measure the second server: the same lengths and moments, its own words, model and secrets."""
+    from msgspec.structs import replace
+
+    question = replace(settings.question, model=model, headers=headers)
+    return replace(settings, question=question, salt=f"{settings.salt} B")
+
+
+def _headers(given: list[str] | None, api_key: str | None, prefix: str) -> dict[str, str]:
+    headers = {}
+    for line in [*(given or []), *([] if api_key is None else [f"Authorization: Bearer {api_key}"])]:
         name, colon, value = line.partition(":")
-        if not colon or not re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", name) or not value.strip().isprintable():
-            raise InvalidInput(f"{line!r} is not a header; write it like 'X-Name: value'", field="--header")
-        headers[name] = value.strip()
+        value = value.strip()
+        if not colon or not re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", name) or not _is_plain(value):
+            if api_key is not None and line.endswith(api_key):
+                raise InvalidInput("must be printable ASCII text", field=f"{prefix}api-key")
+            raise InvalidInput(f"{line!r} is not a header; write it like 'X-Name: value'", field=f"{prefix}header")
+        headers[name] = value
     return headers
+
+
+def _is_plain(value: str) -> bool:
+    return value.isascii() and value.isprintable()
 
 
 def _object(text: str | None) -> dict[str, Any]:
@@ -330,8 +457,11 @@ def _object(text: str | None) -> dict[str, Any]:
         return {}
     try:
         value = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidInput(f"is not JSON: {error}", field="--body") from None
     if not isinstance(value, dict):
         raise InvalidInput("must be a JSON object", field="--body")
+    for name in RESERVED:
+        if name in value:
+            raise InvalidInput(f"{name} is for this program to say", field="--body")
     return value

@@ -22,22 +22,6 @@ def parse_bytes(text: str, field: str) -> int:
     return int(float(match[1]) * _UNITS[match[2].lower()])
 
 
-_SECONDS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
-_TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)")
-
-
-def parse_seconds(text: str, field: str) -> float:
-    """Seconds from ``500ms``, ``60s``, ``5m`` or ``1h``.
-
-    Raises:
-        InvalidInput: It is none of these; ``field`` names the option.
-    """
-    match = _TIME.fullmatch(text.strip())
-    if match is None:
-        raise InvalidInput(f"{text!r} is not a time; write it like 500ms, 60s or 5m", field=field)
-    return float(match[1]) * _SECONDS[match[2]]
-
-
 def parse_share(text: str, field: str) -> float:
     """A number from 0 to 1 from ``99%``.
 
@@ -46,5 +30,5 @@ def parse_share(text: str, field: str) -> float:
     """
     number = text.strip().removesuffix("%").strip()
     if text.strip().endswith("%") and re.fullmatch(r"\d+(\.\d+)?", number) and 0 < float(number) <= 100:
-        return float(number) / 100
+        return round(float(number) / 100, 12)  # 99.9 / 100 is a little more than 0.999
     raise InvalidInput(f"{text!r} is not a share; write it like 99%", field=field)

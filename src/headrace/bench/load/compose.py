@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
 
 from headrace.bench.load.exchange import Exchange
 from headrace.bench.load.target import CHAT_HEAD, Server
 from headrace.bench.results.samples import UNKNOWN
 from headrace.bench.workload.prompts import Ints, Lexicon, draw_prompt, ids, text
 from headrace.bench.workload.records import Segment, Session, Turn
+
+NOTHING: Ints = np.zeros(0, np.int64)
 
 
 class Prepared(NamedTuple):
@@ -31,6 +35,10 @@ class Prepared(NamedTuple):
 class Composer:
     """Writes the requests of a round.
 
+    Attributes:
+        server: What the server takes.
+        name: Begins the id of each request: no other round of any run has it.
+
     Args:
         server: What the server takes.
         lexicon: Words of one token each.
@@ -40,6 +48,7 @@ class Composer:
 
     def __init__(self, server: Server, lexicon: Lexicon, seed: int, salt: str) -> None:
         self.server = server
+        self.name = f"bench-{hashlib.blake2b(salt.encode(), digest_size=6).hexdigest()}"
         self._lexicon = lexicon
         self._seed = seed
         self._salt = salt
@@ -57,10 +66,9 @@ class Composer:
         """A session, before its first turn."""
         return Conversation(self, number, session)
 
-    def ids(self, segments: tuple[Segment, ...]) -> list[int]:
-        """Token ids of segments."""
-        found: list[int] = ids(self._lexicon, self._words(segments)).tolist()
-        return found
+    def ids(self, segments: tuple[Segment, ...]) -> Ints:
+        """Token ids of segments, int64."""
+        return ids(self._lexicon, self._words(segments))
 
     def text(self, segments: tuple[Segment, ...], *, begins: bool) -> str:
         """Text of segments, at the beginning of a prompt or behind another text."""
@@ -94,7 +102,7 @@ class Conversation:
         self._session = session
         self.turn = -1
         self._count = 0
-        self._ids: list[int] = []
+        self._ids = NOTHING
         self._text = ""
         self._messages: list[dict[str, str]] = []
 
@@ -116,11 +124,13 @@ class Conversation:
         turn = self._session.turns[self.turn]
         server = self._composer.server
         if not turn.continues:
-            self._count, self._ids, self._text, self._messages = 0, [], "", []
+            self._count, self._ids, self._text, self._messages = 0, NOTHING, "", []
         self._count = UNKNOWN if self._count == UNKNOWN else self._count + turn.tokens
         planned = UNKNOWN if self._count == UNKNOWN else self._count + server.overhead
-        wants_ids = self.keeps_answer and server.returns_ids
+        wants_ids = server.returns_ids and (self.keeps_answer or server.counts_by_ids)
         body = self._composer.body(self._prompt(turn), turn, wants_ids=wants_ids)
+        if not self.keeps_answer:  # nothing repeats this prompt
+            self._ids, self._text, self._messages = NOTHING, "", []
         return Prepared(body, planned, turn.output_tokens)
 
     def _prompt(self, turn: Turn) -> dict[str, Any]:
@@ -132,8 +142,8 @@ class Conversation:
         if target.prompts == "text":
             self._text += self._composer.text(turn.segments, begins=not self._text)
             return {"prompt": self._text}
-        self._ids = self._ids + self._composer.ids(turn.segments)
-        return {"prompt": self._ids}
+        self._ids = np.concatenate([self._ids, self._composer.ids(turn.segments)])
+        return {"prompt": self._ids.tolist()}
 
     def answered(self, exchange: Exchange) -> None:
         """Take the answer into the history."""
@@ -143,8 +153,8 @@ class Conversation:
         if target.api == "completions" and target.prompts == "tokens":
             told = exchange.token_ids
             stand_in = Segment(f"answer {self.number} {self.turn}", exchange.planned_output)
-            answer = told if told else self._composer.ids((stand_in,))
-            self._ids = self._ids + answer
+            answer = np.array(told, np.int64) if told else self._composer.ids((stand_in,))
+            self._ids = np.concatenate([self._ids, answer])
             self._count += len(answer)
             return
         said = "".join(exchange.texts)

@@ -32,7 +32,7 @@ from headrace.bench.workload.records import Session
 LEAD_SECONDS = 0.05  # from the start of the clock to the first moment at which something may be due
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class Seen(msgspec.Struct, frozen=True):
     """What a round brought.
 
     Attributes:
@@ -40,7 +40,7 @@ class Outcome(msgspec.Struct, frozen=True):
         zero: Moment of the clock at which the round began.
         log: What the generator saw of itself.
         messages: Kind of error to what was said the first time.
-        interrupted: The user ended it early; what was under way then is left out.
+        interrupted: The user ended it early; what was under way then has no end.
     """
 
     exchanges: list[Exchange]
@@ -57,7 +57,7 @@ def run_round(
     *,
     timeout_seconds: float,
     watch: Watch,
-) -> Outcome:
+) -> Seen:
     """Put a round's load on a server, and wait until all of it is answered.
 
     SIGINT ends it early.
@@ -71,7 +71,7 @@ def run_round(
     """
     _allow_many_connections()
 
-    async def drive() -> Outcome:
+    async def drive() -> Seen:
         driver = Driver(composer, sessions, schedule, timeout_seconds, watch)
         with _no_collections(), _on_interrupt(driver.interrupt):
             return await driver.run()
@@ -96,6 +96,7 @@ class Driver:
         self._pool = Pool(server.address)
         headers = {"User-Agent": "headrace-bench", "Accept": "text/event-stream", **server.headers}
         self._head = server.address.head(PATHS[server.target.api], headers)
+        self._name = composer.name.encode()
         self._monitor = Monitor(watch)
         self._pacer = pacer(schedule, composer, sessions, self._begin)
         self._exchanges: list[Exchange] = []
@@ -106,7 +107,7 @@ class Driver:
         self._over = asyncio.Event()
         self._failure: BaseException | None = None
 
-    async def run(self) -> Outcome:
+    async def run(self) -> Seen:
         """The round."""
         self._loop.set_exception_handler(self._failed)
         cpu = time.process_time()
@@ -122,8 +123,8 @@ class Driver:
         if self._failure is not None:
             raise self._failure
         log = GeneratorLog(wall, cpu, np.array(self._monitor.loop_lag), self._pool.opened, self._pool.resent)
-        exchanges = sorted((e for e in self._exchanges if e.ended), key=lambda e: e.due)
-        return Outcome(exchanges, zero, log, self._monitor.messages, self._interrupted)
+        exchanges = sorted(self._exchanges, key=lambda exchange: exchange.due)
+        return Seen(exchanges, zero, log, self._monitor.messages, self._interrupted)
 
     def interrupt(self) -> None:
         """End the round now."""
@@ -161,7 +162,7 @@ class Driver:
         self._exchanges.append(exchange)
         self._expiries[exchange] = self._loop.call_later(self._timeout, self._expire, exchange)
         self._monitor.begun()
-        name = b"X-Request-Id: bench-%d-%d\r\n" % (conversation.number, conversation.turn)
+        name = b"X-Request-Id: %s-%d-%d\r\n" % (self._name, conversation.number, conversation.turn)
         length = b"Content-Length: %d\r\n\r\n" % len(prepared.body)
         self._pool.send(exchange, b"".join((self._head, name, length, prepared.body)))
 
@@ -179,6 +180,7 @@ class Driver:
             self._check_over()
             return
         conversation.answered(exchange)
+        exchange.forget_answer()
         prepared = conversation.ask()  # now, so that it is ready when due
         due = exchange.end + turn.think
         self._loop.call_later(max(due - clock(), 0.0), self._ask, conversation, prepared, due)

@@ -135,7 +135,7 @@ def error_message(body: bytes) -> str:
     """What an error body says, in one line of at most 300 characters."""
     try:
         value = msgspec.json.decode(body)
-    except (msgspec.DecodeError, ValueError):
+    except (msgspec.DecodeError, ValueError, RecursionError):
         value = body.decode("utf-8", "replace")
     for key in ("error", "message"):
         if isinstance(value, dict):

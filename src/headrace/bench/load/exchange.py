@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable
-from math import nan
+from math import inf, nan
 
 import msgspec
 
 from headrace.bench.load.events import DONE, Chunk, EventSplitter, OversizedEvent, decode_chunk, error_message
 from headrace.bench.results.samples import UNKNOWN
+
+MOST_TOKENS = 10_000_000  # a count above is none
 
 
 class Exchange:
@@ -90,7 +93,7 @@ class Exchange:
         self.queue = nan
         self.error = ""
         self.message = ""
-        self.events: list[float] = []
+        self.events = array("d")
         self.keep = keep
         self.texts: list[str] = []
         self.token_ids: list[int] = []
@@ -104,6 +107,10 @@ class Exchange:
         """Whether it is over."""
         return self._on_end is None
 
+    def forget_answer(self) -> None:
+        """The answer is not needed any more."""
+        self.texts, self.token_ids = [], []
+
     def body(self, data: bytes, now: float) -> None:
         """Take bytes of the answer's body that arrived at ``now``; not called again once this has ended it."""
         try:
@@ -114,7 +121,7 @@ class Exchange:
                     self._chunk(decode_chunk(event), now)
                 if self.ended:
                     return
-        except (msgspec.DecodeError, OversizedEvent) as error:
+        except (msgspec.DecodeError, OversizedEvent, RecursionError) as error:
             self.fail("protocol", now, f"the stream is not in OpenAI's form: {error}")
 
     def _chunk(self, chunk: Chunk, now: float) -> None:
@@ -124,7 +131,7 @@ class Exchange:
         output = False
         for choice in chunk.choices:
             output = output or choice.has_output
-            if choice.finish_reason is not None:
+            if choice.finish_reason:
                 self._finished = True
             if choice.token_ids:
                 self._counted_ids += len(choice.token_ids)
@@ -139,8 +146,8 @@ class Exchange:
             self.output_tokens = _known(usage.completion_tokens)
             if usage.prompt_tokens_details is not None:
                 self.cached_tokens = _known(usage.prompt_tokens_details.cached_tokens)
-        if chunk.timings is not None and chunk.timings.queue is not None:
-            self.queue = chunk.timings.queue
+        if chunk.timings is not None and (queue := chunk.timings.queue) is not None and 0 <= queue < inf:
+            self.queue = queue
 
     def _keep(self, text: str | None, token_ids: list[int] | None) -> None:
         if text:
@@ -180,4 +187,4 @@ class Exchange:
 
 
 def _known(count: int | None) -> int:
-    return UNKNOWN if count is None or count < 0 else count
+    return count if count is not None and 0 <= count <= MOST_TOKENS else UNKNOWN

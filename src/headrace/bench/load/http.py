@@ -20,6 +20,8 @@ from headrace.errors import InvalidInput
 
 # Servers close idle connections after 5 seconds (uvicorn) or more; a request must not meet one that is being closed.
 MAX_IDLE_SECONDS = 2.0
+# A request lost on an idle connection was lost at once; one lost later was in the server's hands.
+RESEND_SECONDS = 1.0
 MAX_ERROR_BYTES = 64 << 10
 
 clock = time.monotonic
@@ -43,13 +45,16 @@ class Address:
             port = parts.port
         except ValueError:
             raise InvalidInput(problem, field="url") from None
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or not written.isascii():
+        printable = written.isascii() and written.isprintable() and " " not in written
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or not printable:
             raise InvalidInput(problem, field="url")
+        if "@" in parts.netloc:
+            raise InvalidInput("holds a password, which would stand in every result; give it as a header", field="url")
         self.url = written
         self.host = parts.hostname
         self.secure = parts.scheme == "https"
         self.port = port or (443 if self.secure else 80)
-        self.authority = parts.netloc.rpartition("@")[2]
+        self.authority = parts.netloc
         self.prefix = parts.path.rstrip("/")
 
     def head(self, path: str, headers: dict[str, str]) -> bytes:
@@ -199,7 +204,7 @@ class Connection(asyncio.Protocol):
             self._parser.feed_data(data)
         except httptools.HttpParserCallbackError as error:
             raise error.__context__ or error from None  # not the server's fault but ours
-        except httptools.HttpParserError as error:
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             exchange = self._exchange
             self.close()
             if exchange is not None:
@@ -210,17 +215,23 @@ class Connection(asyncio.Protocol):
         """Called by the loop."""
         self._transport = None
         self._lost()
+        # The parser refers back to this object, and nothing collects cycles while a round runs.
+        self._parser, self._request = None, b""
 
     def _lost(self) -> None:
         exchange = self._exchange
         if exchange is None:
             return
         self._exchange = None
-        if self._used and not self._answered and not exchange.ended:
+        now = clock()
+        if self._used and not self._answered and not exchange.ended and now - exchange.sent < RESEND_SECONDS:
             self._pool.resend(exchange, self._request)
             return
         self._pool.release(self, exchange, keep=False)
-        exchange.lost(clock())
+        if self._refusal is not None:  # its end was that of the connection
+            self._refuse(exchange, now)
+        else:
+            exchange.lost(now)
 
     # --- httptools ----------------------------------------------------------------------------------------------
 
@@ -247,6 +258,9 @@ class Connection(asyncio.Protocol):
         self._exchange, self._request, self._used, self.idle_since = None, b"", True, self._now
         self._pool.release(self, exchange, keep=self._parser.should_keep_alive() and self.usable)
         if self._refusal is not None:
-            exchange.fail(f"http {self._status}", self._now, error_message(bytes(self._refusal)))
+            self._refuse(exchange, self._now)
         elif not exchange.ended:
             exchange.complete(self._now)
+
+    def _refuse(self, exchange: Exchange, now: float) -> None:
+        exchange.fail(f"http {self._status}", now, error_message(bytes(self._refusal or b"")))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -62,17 +63,17 @@ class _Open:
     """All first requests are written before the round begins: a burst is sent as fast as sockets take it."""
 
     def __init__(self, schedule: OpenLoop, composer: Composer, sessions: Sequence[Session], begin: Begin) -> None:
-        conversations = [composer.conversation(number, session) for number, session in enumerate(sessions)]
-        self._ready = [(conversation, conversation.ask()) for conversation in conversations]
-        self._starts = schedule.starts.tolist()
-        self._next = 0
+        self._ready: deque[tuple[float, Conversation, Prepared]] = deque()
+        for number, (start, session) in enumerate(zip(schedule.starts.tolist(), sessions, strict=True)):
+            conversation = composer.conversation(number, session)
+            self._ready.append((start, conversation, conversation.ask()))
         self._begin = begin
         self._zero = 0.0
         self._timer = timer(self._pump)
 
     @property
     def exhausted(self) -> bool:
-        return self._next >= len(self._ready)
+        return not self._ready
 
     def start(self, zero: float) -> None:
         self._zero = zero
@@ -85,19 +86,17 @@ class _Open:
         self._timer.close()
 
     def _pump(self) -> None:
-        while not self.exhausted:
-            due = self._zero + self._starts[self._next]
+        while self._ready:
+            due = self._zero + self._ready[0][0]
             if due > clock():
                 self._timer.set(due)
                 return
-            conversation, prepared = self._ready[self._next]
-            self._ready[self._next] = (conversation, Prepared(b"", 0, 0))  # sent bodies need not stay in memory
-            self._next += 1
+            _, conversation, prepared = self._ready.popleft()  # what was sent need not stay in memory
             self._begin(conversation, prepared, due)
 
 
 class _Closed:
-    """Each place goes to the next session as soon as it is free; that moment is when the session is due."""
+    """Each place goes to the next session as soon as it is free and the request is written: then that is due."""
 
     def __init__(self, schedule: ClosedLoop, composer: Composer, sessions: Sequence[Session], begin: Begin) -> None:
         self._schedule = schedule

@@ -10,7 +10,7 @@ import httpx
 import msgspec
 import numpy as np
 
-from headrace.bench.load.events import DONE, EventSplitter, decode_chunk, error_message
+from headrace.bench.load.events import DONE, EventSplitter, OversizedEvent, decode_chunk, error_message
 from headrace.bench.load.http import Address
 from headrace.bench.results.schema import Target
 from headrace.bench.workload.prompts import Lexicon, ids, text
@@ -18,6 +18,7 @@ from headrace.errors import HeadraceError
 
 PROBE_TOKENS = 8
 PROBE_SECONDS = 120.0
+NOT_OFFERED = (400, 404, 405, 415, 422, 501)  # by these a server says that it has no such thing, or no such field
 # Templates strip a message's spaces, and a word without its space may be another number of tokens: this goes first.
 CHAT_HEAD = "Words:"
 
@@ -35,6 +36,7 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
         extra_body: Fields added to every request.
         ignores_eos: Whether it takes ``ignore_eos``, so that answers have the length asked for.
         returns_ids: Whether it tells the token ids of an answer when asked.
+        counts_by_ids: It tells no ``usage``: the answer's tokens are counted by their ids.
         tells_timings: Whether it tells the time in its queue when asked.
         overhead: Tokens that it adds to a prompt, such as a template's.
     """
@@ -45,6 +47,7 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
     extra_body: dict[str, Any]
     ignores_eos: bool
     returns_ids: bool
+    counts_by_ids: bool
     tells_timings: bool
     overhead: int
 
@@ -67,6 +70,14 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     headers: dict[str, str] = {}
     extra_body: dict[str, Any] = {}
+
+
+class Model(msgspec.Struct, frozen=True):
+    """The model to ask for, what it holds at most (None: not told), and what its server calls itself."""
+
+    name: str
+    context_length: int | None
+    server: str | None
 
 
 class Reply(msgspec.Struct, frozen=True):
@@ -106,8 +117,8 @@ class Inquirer:
         """Close its connections."""
         self._http.close()
 
-    def model(self, name: str | None) -> tuple[dict[str, Any], str | None]:
-        """What it tells of a model, by default the first that it lists, and what it calls itself.
+    def model(self, name: str | None) -> Model:
+        """What it tells of a model, by default the first that it lists.
 
         A name that it does not list is taken as it is: not every server lists all.
 
@@ -121,22 +132,26 @@ class Inquirer:
         except (ValueError, KeyError, TypeError):
             raise HeadraceError(f"what answers at {self.address.url} is no OpenAI-compatible server") from None
         if name is not None:
-            return next((entry for entry in entries if entry.get("id") == name), {"id": name}), calls_itself
+            listed = next((entry for entry in entries if entry.get("id") == name), {})
+            return Model(name, _context_length(listed), calls_itself)
         if response.is_error:
             raise HeadraceError(f"{self.address.url}/v1/models answers {response.status_code}: {_says(response)}")
-        if not entries or not isinstance(entries[0].get("id"), str):
+        first = entries[0] if entries else {}
+        if not isinstance(first.get("id"), str):
             raise HeadraceError(f"{self.address.url} lists no model; load one, or name it with --model")
-        return entries[0], calls_itself
+        return Model(first["id"], _context_length(first), calls_itself)
 
-    def tokenize(self, content: str) -> list[int]:
+    def tokenize(self, content: str, model: str) -> list[int]:
         """Token ids of a text, without special tokens, as vLLM's, headrace's or llama.cpp's ``/tokenize`` tells them.
 
         Raises:
-            HeadraceError: It has no such endpoint.
+            HeadraceError: It has no such endpoint, or refuses.
         """
         forms: list[dict[str, Any]] = [{"prompt": content, "add_special_tokens": False}, {"content": content}]
         for form in forms:
-            response = self._ask("POST", "/tokenize", form)
+            response = self._ask("POST", "/tokenize", {**form, "model": model})
+            if response.is_error and response.status_code not in NOT_OFFERED:
+                raise HeadraceError(f"{self.address.url}/tokenize answers {response.status_code}: {_says(response)}")
             try:
                 tokens = [] if response.is_error else [int(token) for token in response.json()["tokens"]]
             except (ValueError, KeyError, TypeError):
@@ -172,7 +187,7 @@ class Inquirer:
         return HeadraceError(f"no server answers at {self.address.url}: {error or type(error).__name__}")
 
 
-def inquire(inquirer: Inquirer, question: Question, lexicon: Lexicon) -> Server:
+def inquire(inquirer: Inquirer, question: Question, model: Model, lexicon: Lexicon) -> Server:
     """Find out how the server can be asked.
 
     The first combination that it takes is used: token ids before text, ``ignore_eos`` before none.
@@ -180,25 +195,23 @@ def inquire(inquirer: Inquirer, question: Question, lexicon: Lexicon) -> Server:
     Raises:
         HeadraceError: It takes none of them, or tells no token counts.
     """
-    entry, name = inquirer.model(question.model)
-    model = str(entry["id"])
     refusals: list[str] = []
     for prompts, ignores in _combinations(question):
-        body = _probe(question, lexicon, model, prompts, ignores=ignores)
+        body = _probe(question, lexicon, model.name, prompts, ignores=ignores)
         reply = inquirer.try_request(question.api, body)
         if reply.refused is None:
             more = inquirer.try_request(question.api, {**body, "return_token_ids": True, "timings": True})
             target = Target(
                 url=inquirer.address.url,
-                model=model,
+                model=model.name,
                 api=question.api,
                 prompts=prompts,
-                server=name,
-                context_length=_context_length(entry),
+                server=model.server,
+                context_length=model.context_length,
             )
             return _server(inquirer.address, question, target, reply, ignores=ignores, more=more)
         refusals.append(reply.refused)
-        if reply.status not in (400, 415, 422, 500, 501):  # no other form of the request would change this
+        if reply.status not in (*NOT_OFFERED, 500) or reply.status == 404:  # no other form would change this
             break
     raise HeadraceError(f"{inquirer.address.url}{PATHS[question.api]} refuses: {refusals[0]}")
 
@@ -206,10 +219,11 @@ def inquire(inquirer: Inquirer, question: Question, lexicon: Lexicon) -> Server:
 def _server(
     address: Address, question: Question, target: Target, reply: Reply, *, ignores: bool, more: Reply
 ) -> Server:
-    if reply.prompt_tokens is None or reply.output_tokens is None:
+    by_ids = reply.output_tokens is None
+    if by_ids and not more.tells_ids:
         raise HeadraceError(
-            f"{address.url} tells no usage in its stream (stream_options.include_usage), "
-            "and tokens cannot be counted by chunks"
+            f"{address.url} tells neither usage in its stream (stream_options.include_usage) nor token ids "
+            "(return_token_ids), and tokens cannot be counted by chunks"
         )
     notes = []
     if question.prompts == "auto" and target.prompts == "text" and question.api == "completions":
@@ -223,8 +237,9 @@ def _server(
         extra_body=question.extra_body,
         ignores_eos=ignores,
         returns_ids=more.tells_ids,
+        counts_by_ids=by_ids,
         tells_timings=more.tells_queue,
-        overhead=reply.prompt_tokens - PROBE_TOKENS,
+        overhead=0 if reply.prompt_tokens is None else reply.prompt_tokens - PROBE_TOKENS,
     )
 
 
@@ -266,7 +281,7 @@ def _read(response: httpx.Response) -> Reply:
                 tells_queue = tells_queue or (chunk.timings is not None and chunk.timings.queue is not None)
                 if chunk.usage is not None:
                     prompt_tokens, output_tokens = chunk.usage.prompt_tokens, chunk.usage.completion_tokens
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, OversizedEvent, RecursionError) as error:
         return Reply(refused=f"its stream is not in OpenAI's form: {error}")
     return Reply(prompt_tokens=prompt_tokens, output_tokens=output_tokens, tells_ids=tells_ids, tells_queue=tells_queue)
 

@@ -7,6 +7,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 
 import msgspec
+import numpy as np
 
 from headrace.bench.load.exchange import Exchange
 from headrace.bench.load.http import clock
@@ -39,11 +40,16 @@ class Snapshot(msgspec.Struct, frozen=True):
 Watch = Callable[[Snapshot], None]
 
 
+def beats_of(late: float) -> list[float]:
+    """How late a beat was, and how late those were that it swallowed: all that a freeze would have kept waiting."""
+    return [max(late, 0.0), *np.arange(late - HEARTBEAT_SECONDS, 0.0, -HEARTBEAT_SECONDS).tolist()]
+
+
 class Monitor:
     """Counts requests, beats its heart in the event loop and shows snapshots.
 
     Attributes:
-        loop_lag: How late each beat was, seconds.
+        loop_lag: How late each beat was, seconds, one for every ``HEARTBEAT_SECONDS`` of the round.
         messages: Kind of error to what was said the first time.
 
     Args:
@@ -64,7 +70,7 @@ class Monitor:
     def start(self, zero: float) -> None:
         """Begin to watch; ``zero`` is the moment at which the round begins."""
         self._zero = zero
-        self._beat(None)
+        self._beat(clock())
         self._show()
 
     def stop(self) -> None:
@@ -85,12 +91,13 @@ class Monitor:
             self._errors[exchange.error] += 1
             self.messages.setdefault(exchange.error, exchange.message)
 
-    def _beat(self, expected: float | None) -> None:
+    def _beat(self, expected: float) -> None:
         now = clock()
-        if expected is not None:
-            self.loop_lag.append(max(now - expected, 0.0))
+        self.loop_lag += beats_of(now - expected)
+        # On a grid, or each late beat would put off the ones after it, and a freeze would be a single late one.
+        following = expected + HEARTBEAT_SECONDS * (1 + int(max(now - expected, 0.0) / HEARTBEAT_SECONDS))
         loop = asyncio.get_running_loop()
-        self._timers["beat"] = loop.call_later(HEARTBEAT_SECONDS, self._beat, now + HEARTBEAT_SECONDS)
+        self._timers["beat"] = loop.call_later(max(following - now, 0.0), self._beat, following)
 
     def _show(self) -> None:
         self._timers["show"] = asyncio.get_running_loop().call_later(SNAPSHOT_SECONDS, self._show)

@@ -14,7 +14,7 @@ from headrace.bench.results.samples import UNKNOWN, Samples
 from headrace.errors import InvalidInput
 
 MEASURES = ("ttft", "tpot", "itl", "e2e")
-UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6}
+UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "m": 60.0, "h": 3600.0}
 
 _BOUND = re.compile(r"\s*(\w+)\s*=\s*(.*?)\s*", re.DOTALL)
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([^\W\d_]*)")

@@ -51,7 +51,7 @@ class ArrivalLaw(msgspec.Struct, frozen=True, kw_only=True):
             )
 
 
-def start_times(law: ArrivalLaw, n: int, seed: int) -> Floats:
+def start_times(law: ArrivalLaw, n: int, seed: int, duration: float | None = None) -> Floats:
     """When each of ``n`` sessions begins.
 
     The pattern, arrivals at one a second, depends on kind, burstiness and seed alone, and the first of more sessions
@@ -62,6 +62,7 @@ def start_times(law: ArrivalLaw, n: int, seed: int) -> Floats:
         law: The law.
         n: Number of sessions, 0 or more.
         seed: Of the pattern, 0 or more.
+        duration: Seconds of a ramp; by default those in which ``n`` sessions are expected.
 
     Returns:
         float64[n], seconds, ascending. The first session begins after the first gap, not at 0.
@@ -74,7 +75,7 @@ def start_times(law: ArrivalLaw, n: int, seed: int) -> Floats:
     pattern = np.cumsum(_unit_gaps(law, n, seed))
     if law.end_rate is None or law.end_rate == law.rate:
         return pattern / law.rate
-    return _ramp(pattern, law.rate, law.end_rate, 2 * n / (law.rate + law.end_rate))
+    return _ramp(pattern, law.rate, law.end_rate, duration or 2 * n / (law.rate + law.end_rate))
 
 
 def _unit_gaps(law: ArrivalLaw, n: int, seed: int) -> Floats:
