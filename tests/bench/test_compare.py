@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from headrace.bench.results.compare import compare, highest_common
 from headrace.bench.results.ratios import combined_ratio, paired_ratio
+from headrace.bench.results.samples import UNKNOWN
 from headrace.bench.results.schema import Certificate, Estimate, Point, Search
 from headrace.bench.results.statistics import student_t
 from headrace.errors import InvalidInput
@@ -199,6 +200,32 @@ def test_uncertified_rounds_are_said():
     void = Certificate(certified=False, reasons=["The generator was late."])
     b = changed(a, rounds=[msgspec.structs.replace(a.rounds[0], certificate=void)])
     assert compare(a, b).warnings == ["1 of 1 rounds of the second are not certified: The generator was late."]
+
+
+def test_work_that_was_not_the_same_is_said():
+    a = simple()
+    notes = ["It takes no seed.", "It takes no min_tokens."]
+    strict = changed(a, target=msgspec.structs.replace(a.target, notes=notes))
+    assert compare(a, strict).warnings == [
+        "The list of what the server does not take differs: none beside It takes no seed. It takes no min_tokens."
+    ]
+    whole, short, other, untold = (
+        result_of([round_of(gather([answered(float(i), 0.1, [0.02] * (7 - (i < cut)), **given) for i in range(50)]))])
+        for cut, given in (
+            (0, {}),
+            (5, {"planned_output": 8}),
+            (0, {"planned_prompt": 11}),
+            (0, {"output_tokens": UNKNOWN}),
+        )
+    )
+    assert compare(whole, short).warnings == [
+        "The mean answer has 8 tokens beside 7.9: the servers did not do the same work",
+        "5 of 50 requests to the second had an answer of another length than was asked for",
+    ]
+    assert compare(other, whole).warnings == [
+        "50 of 50 requests to the first had a prompt that it counted otherwise than was sent"
+    ]
+    assert not any("mean answer" in text for text in compare(whole, untold).warnings)
 
 
 def searched(found, bounded=True, tried=((1.0, True), (2.0, True), (4.0, False))):

@@ -14,6 +14,7 @@ from headrace.bench.results.statistics import quotient
 from headrace.errors import InvalidInput
 
 PAIRS = 3  # rounds of each from which on their spread is known well enough
+SAME_LENGTH = 0.01  # answers may differ by this share in their mean
 RESOLUTION = 1e-6  # of a ratio: moments are kept to the microsecond, so less is rounding
 
 PAIRED = (
@@ -65,7 +66,7 @@ def compare(a: Result, b: Result) -> Comparison:
         if common is None:
             warnings.append("There is no rate that both kept: the figures of no round are compared")
     if first:
-        warnings += _troubles("first", first) + _troubles("second", second)
+        warnings += [*_answer_lengths(first, second), *_troubles("first", first), *_troubles("second", second)]
         ratios += _ratios(first, second, warnings)
     return Comparison(
         schema=COMPARISON_SCHEMA,
@@ -213,6 +214,7 @@ def _asked(result: Result) -> dict[str, object]:
         "model": target.model,
         "endpoint": target.api,
         "form of the prompts": target.prompts,
+        "list of what the server does not take": " ".join(target.notes),
         "workload": plan.workload,
         "set of workload parameters": plan.parameters,
         "kind of arrivals": plan.arrivals,
@@ -246,6 +248,18 @@ def _shown(value: object) -> str:
     return text if len(text) <= 80 else f"{text[:79]}…"
 
 
+def _answer_lengths(first: Sequence[Round], second: Sequence[Round]) -> list[str]:
+    a, b = (_mean_answer([each.summary for each in rounds]) for rounds in (first, second))
+    if a is None or b is None or abs(a - b) <= SAME_LENGTH * max(a, b):
+        return []
+    return [f"The mean answer has {a:.4g} tokens beside {b:.4g}: the servers did not do the same work"]
+
+
+def _mean_answer(summaries: Sequence[Summary]) -> float | None:
+    counted = sum(each.succeeded - each.lengths.output_uncounted for each in summaries)
+    return sum(each.lengths.output_tokens for each in summaries) / counted if counted > 0 else None
+
+
 def _troubles(name: str, rounds: Sequence[Round]) -> list[str]:
     """Why the figures of a side may not be its server's."""
     found = []
@@ -258,4 +272,13 @@ def _troubles(name: str, rounds: Sequence[Round]) -> list[str]:
     if failed:
         total = sum(each.requests for each in summaries)
         found.append(f"{failed} of {total} requests to the {name} failed: latencies are of those that did not")
+    for count, what in (
+        (sum(each.lengths.output_differs for each in summaries), "had an answer of another length than was asked for"),
+        (
+            sum(each.lengths.prompt_differs for each in summaries),
+            "had a prompt that it counted otherwise than was sent",
+        ),
+    ):
+        if count:
+            found.append(f"{count} of {sum(each.succeeded for each in summaries)} requests to the {name} {what}")
     return found
