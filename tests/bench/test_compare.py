@@ -228,11 +228,12 @@ def test_work_that_was_not_the_same_is_said():
     assert not any("mean answer" in text for text in compare(whole, untold).warnings)
 
 
-def searched(found, bounded=True, tried=((1.0, True), (2.0, True), (4.0, False))):
+def searched(found, failed=1.05, tried=((1.0, True), (2.0, True), (4.0, False))):
     rounds = [round_of(random_samples(np.random.default_rng(0), 60), SLO, rate) for rate, _ in tried]
     points = [Point(rate, index, met) for index, (rate, met) in enumerate(tried)]
+    above = None if failed is None or found is None else found * failed
     return result_of(
-        rounds, search=Search(target_share=0.99, tolerance=0.05, max_rate=found, bounded=bounded, points=points)
+        rounds, search=Search(target_share=0.99, tolerance=0.05, max_rate=found, failed_rate=above, points=points)
     )
 
 
@@ -243,7 +244,7 @@ def test_searches_compare_by_what_they_leave_open():
     assert (rate.ratio.value, rate.ratio.low, rate.ratio.high) == pytest.approx((1.5, 1.5 / 1.05, 1.5 * 1.05))
     assert "not a confidence interval" in found.method
     assert by_name(compare(searched(2.05), searched(2.0)))["max_rate"].verdict == "none"
-    open_ended = by_name(compare(searched(3.0, bounded=False), searched(2.0)))["max_rate"]
+    open_ended = by_name(compare(searched(3.0, failed=None), searched(2.0)))["max_rate"]
     assert open_ended.ratio.high is None
     assert open_ended.verdict == "a"
     none = compare(searched(None), searched(2.0))

@@ -247,7 +247,7 @@ def test_a_connection_found_closed_is_no_error():
 
 def test_a_request_lost_on_a_used_connection_is_sent_once_more():
     with scripted(Script(ttft=0.01, gap=0.001, drop_reused=True)) as url:
-        samples, outcome = run(url, single(20), ClosedLoop(1))
+        samples, outcome = run(url, single(20), ClosedLoop(1))  # and so are the questions before it
     assert samples.error == ("",) * 20
     assert outcome.log.resent == 19
 

@@ -39,7 +39,7 @@ def test_margins(text, margin):
     assert parse_margin(text, "warmup") == margin
 
 
-@pytest.mark.parametrize("text", ["", "5", "100%", "-1%", "1e400%", "9" * 400 + "%", "ten", "%", "5 m", "1s2s", "nan%"])
+@pytest.mark.parametrize("text", ["", "5", "100%", "-1%", "1e400%", "9" * 400 + "%", "ten", "%", "5 d", "1s2s", "nan%"])
 def test_what_is_no_margin(text):
     with pytest.raises(InvalidInput) as caught:
         parse_margin(text, "cooldown")

@@ -172,7 +172,7 @@ def nothing():
 
 
 def without_points():
-    search = Search(target_share=0.99, tolerance=0.05, max_rate=None, bounded=False, points=[])
+    search = Search(target_share=0.99, tolerance=0.05, max_rate=None, failed_rate=None, points=[])
     return replace(result(), search=search)
 
 

@@ -154,7 +154,7 @@ def test_what_is_no_result(tmp_path):
     ],
 )
 def test_what_cannot_be_is_named(tmp_path, path, value, says):
-    search = Search(target_share=0.99, tolerance=0.05, max_rate=1.0, bounded=False, points=[Point(1.0, 0, True)])
+    search = Search(target_share=0.99, tolerance=0.05, max_rate=1.0, failed_rate=None, points=[Point(1.0, 0, True)])
     document = json.loads(encode(small_result(search=search)))
     place = document
     for step in path[:-1]:

@@ -27,7 +27,7 @@ def search(verdict, start=1.0, tolerance=0.05, limit=None):
 def test_finds_any_truth_within_the_tolerance_below_it(start, steps, tolerance):
     truth = start * 2**steps
     points, found = search(lambda rate: rate <= truth, start, tolerance)
-    assert found.bounded
+    assert truth < found.failed_rate
     assert found.max_rate <= truth < found.max_rate * (1 + tolerance) * (1 + 1e-12)
     assert len(points) <= 13 + math.ceil(math.log2(math.log(2) / math.log1p(tolerance)) + 1e-9) + 2
 
@@ -38,9 +38,9 @@ def test_never_goes_above_the_limit(start, steps, limit_steps):
     points, found = search(lambda rate: rate <= truth, start, 0.05, limit)
     assert max(rate for rate, _ in points) <= limit
     if truth >= limit:
-        assert found == Outcome(limit, bounded=False)
+        assert found == Outcome(limit, None)
     else:
-        assert found.bounded
+        assert truth < found.failed_rate
         assert found.max_rate <= truth < found.max_rate * 1.05
 
 
@@ -52,7 +52,7 @@ def test_ends_and_stays_consistent_whatever_the_verdicts(verdicts, tolerance):
     votes = {rate: sum(1 if met else -1 for each, met in points if each == rate) for rate, _ in points}
     assert max(sum(each == rate for each, _ in points) for rate in votes) <= 3
     failed = [rate for rate, vote in votes.items() if vote < 0 or (vote == 0)]
-    assert found.bounded == bool(failed)
+    assert found.failed_rate == min(failed, default=None)
     if found.max_rate is not None:
         assert votes[found.max_rate] > 0
         assert found.max_rate < min(failed, default=math.inf)
@@ -60,10 +60,10 @@ def test_ends_and_stays_consistent_whatever_the_verdicts(verdicts, tolerance):
 
 def test_gives_up_far_below_and_far_above():
     points, found = search(lambda rate: False)
-    assert found == Outcome(None, bounded=True)
+    assert found == Outcome(None, 1 / REACH)
     assert min(rate for rate, _ in points) == 1 / REACH
     points, found = search(lambda rate: True)
-    assert found == Outcome(REACH, bounded=False)
+    assert found == Outcome(REACH, None)
     assert points[-1] == points[-2], "the rate that is reported was confirmed"
 
 
@@ -102,7 +102,7 @@ def test_noisy_verdicts_near_the_truth_still_find_it():
 
 
 def test_an_unfinished_search_has_an_outcome():
-    assert outcome([]) == Outcome(None, bounded=False)
-    assert outcome([(4.0, True)]) == Outcome(4.0, bounded=False)
-    assert outcome([(4.0, True), (8.0, False)]) == Outcome(4.0, bounded=True)
-    assert outcome([(4.0, True), (2.0, True), (4.0, False)]) == Outcome(2.0, bounded=True)
+    assert outcome([]) == Outcome(None, None)
+    assert outcome([(4.0, True)]) == Outcome(4.0, None)
+    assert outcome([(4.0, True), (8.0, False)]) == Outcome(4.0, 8.0)
+    assert outcome([(4.0, True), (2.0, True), (4.0, False)]) == Outcome(2.0, 4.0)

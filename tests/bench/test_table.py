@@ -55,9 +55,9 @@ def test_remarks():
 def test_searches():
     points = [Point(2.0, 1, False), Point(1.0, 0, True)]
     rounds = [round_of(random_samples(np.random.default_rng(seed), 50)) for seed in range(2)]
-    search = Search(target_share=0.99, tolerance=0.05, max_rate=1.0, bounded=True, points=points)
+    search = Search(target_share=0.99, tolerance=0.05, max_rate=1.0, failed_rate=2.0, points=points)
     rows = trial_rows(replace(result_of(rounds), search=search))
     assert [(row[0], row[-1]) for row in rows] == [("1/s", "met"), ("2/s", "not met")]
     assert "1 requests/s; at least 99 %" in search_outcome(search)
     assert "No rate" in search_outcome(replace(search, max_rate=None))
-    assert "may be higher" in search_outcome(replace(search, bounded=False))
+    assert "may be higher" in search_outcome(replace(search, failed_rate=None))

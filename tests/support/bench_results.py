@@ -176,7 +176,9 @@ def search_result(rates=(4, 8, 6, 5, 5.5, 5.5, 6), seconds=60, **how):
         rounds.append(as_round(samples, rate=float(rate)))
         points.append(Point(float(rate), number, rounds[-1].summary.goodput.share.value >= 0.99))
     found = outcome([(point.rate, point.met) for point in points])
-    search = Search(target_share=0.99, tolerance=0.05, max_rate=found.max_rate, bounded=found.bounded, points=points)
+    search = Search(
+        target_share=0.99, tolerance=0.05, max_rate=found.max_rate, failed_rate=found.failed_rate, points=points
+    )
     return as_result(rounds, search=search)
 
 

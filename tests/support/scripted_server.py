@@ -89,6 +89,7 @@ class Connection(asyncio.Protocol):
         import httptools
 
         self.state, self.parser, self.answers = state, httptools.HttpRequestParser(self), 0
+        self.used = False
 
     def connection_made(self, transport):
         self.transport = transport
@@ -112,6 +113,10 @@ class Connection(asyncio.Protocol):
 
     def on_message_complete(self):
         now, state = time.monotonic(), self.state
+        if state.script.drop_reused and self.used:
+            self.transport.close()
+            return
+        self.used = True
         match self.path:
             case "/v1/models":
                 self.write(answer({"data": [{"id": "scripted", "max_model_len": 100_000}]}))
@@ -135,9 +140,6 @@ class Connection(asyncio.Protocol):
 
     def serve(self, body, now):
         state, script = self.state, self.state.script
-        if script.drop_reused and self.answers:
-            self.transport.abort()
-            return
         if (refused := self.refusal(body)) is not None:
             self.write(answer({"error": {"message": f"{refused} is not taken"}}, b"400 Bad Request"))
             return

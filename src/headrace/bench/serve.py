@@ -300,7 +300,7 @@ def find_max_rate(bench: Bench, search: SearchSettings) -> Result:
             target_share=search.target_share,
             tolerance=search.tolerance,
             max_rate=best.max_rate,
-            bounded=best.bounded,
+            failed_rate=best.failed_rate,
             points=points,
         )
     )

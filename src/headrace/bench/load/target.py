@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal, TypeVar
 
 import httpx
 import msgspec
@@ -22,6 +22,7 @@ NOT_OFFERED = (400, 404, 405, 415, 422, 501)  # by these a server says that it h
 # Templates strip a message's spaces, and a word without its space may be another number of tokens: this goes first.
 CHAT_HEAD = "Words:"
 
+T = TypeVar("T")
 Api = Literal["completions", "chat"]
 PATHS: dict[Api, str] = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
 
@@ -113,6 +114,9 @@ class Inquirer:
             verify=ssl.create_default_context(),
         )
 
+        # What goes with a prompt to be tokenized; nothing stands for llama.cpp's form.
+        self._forms: tuple[dict[str, Any], ...] = ({"add_special_tokens": False}, {})
+
     def close(self) -> None:
         """Close its connections."""
         self._http.close()
@@ -147,9 +151,9 @@ class Inquirer:
         Raises:
             HeadraceError: It has no such endpoint, or refuses.
         """
-        forms: list[dict[str, Any]] = [{"prompt": content, "add_special_tokens": False}, {"content": content}]
-        for form in forms:
-            response = self._ask("POST", "/tokenize", {**form, "model": model})
+        for form in self._forms:
+            body = {"model": model, **({"prompt": content, **form} if form else {"content": content})}
+            response = self._ask("POST", "/tokenize", body)
             if response.is_error and response.status_code not in NOT_OFFERED:
                 raise HeadraceError(f"{self.address.url}/tokenize answers {response.status_code}: {_says(response)}")
             try:
@@ -157,6 +161,7 @@ class Inquirer:
             except (ValueError, KeyError, TypeError):
                 tokens = []
             if tokens:
+                self._forms = (form,)
                 return tokens
         raise HeadraceError(
             f"{self.address.url} does not tokenize (no /tokenize); name the model's files with --tokenizer"
@@ -168,18 +173,26 @@ class Inquirer:
         Raises:
             HeadraceError: It does not answer, or not with a stream.
         """
-        try:
+
+        def ask() -> Reply:
             with self._http.stream("POST", PATHS[api], json=body) as response:
                 if response.is_error:
                     response.read()
                     return Reply(refused=f"{response.status_code}: {_says(response)}", status=response.status_code)
                 return _read(response)
-        except httpx.TransportError as error:
-            raise self._unreachable(error) from None
+
+        return self._reached(ask)
 
     def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> httpx.Response:
+        return self._reached(lambda: self._http.request(method, path, json=body))
+
+    def _reached(self, ask: Callable[[], T]) -> T:
+        """What a call brings. Servers close a kept-alive connection as they like, so one that is lost is tried anew."""
         try:
-            return self._http.request(method, path, json=body)
+            try:
+                return ask()
+            except httpx.RemoteProtocolError:
+                return ask()
         except httpx.TransportError as error:
             raise self._unreachable(error) from None
 

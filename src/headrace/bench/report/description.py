@@ -78,7 +78,9 @@ def found_rate(result: Result) -> str | None:
         tried = f"At no rate that was tried, the lowest {given(lowest)} requests/s,"
         return f"{tried} did {share} of the requests meet {level}."
     said = f"Up to {given(search.max_rate)} requests/s, at least {share} of the requests meet {level}."
-    return said if search.bounded else f"{said} No rate above it was seen to fail: the true maximum may be higher."
+    if search.failed_rate is None:
+        return f"{said} No rate above it was seen to fail: the true maximum may be higher."
+    return f"{said} At {given(search.failed_rate)} they do not."
 
 
 def service_level(slo: dict[str, float]) -> str:

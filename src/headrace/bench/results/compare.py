@@ -174,14 +174,14 @@ def _ratio(name: str, better: Direction, a: float, b: float, interval: Estimate)
 
 
 def _max_rates(a: Search, b: Search, warnings: list[str]) -> list[Ratio]:
-    """The truth lies between the rate found and the next that failed, a tolerance above it."""
+    """The truth lies between the rate that was found and the next that failed."""
     if not a.max_rate or not b.max_rate:
         found = [f"{each.max_rate:.4g}" if each.max_rate else "none" for each in (a, b)]
         warnings.append(f"max_rate is {found[0]} beside {found[1]}: there is no ratio")
         return []
     ratio = a.max_rate / b.max_rate
-    low = ratio / (1 + b.tolerance) if b.bounded else None
-    high = ratio * (1 + a.tolerance) if a.bounded else None
+    low = a.max_rate / b.failed_rate if b.failed_rate else None
+    high = a.failed_rate / b.max_rate if a.failed_rate else None
     return [_ratio("max_rate", "higher", a.max_rate, b.max_rate, Estimate(ratio, low, high))]
 
 

@@ -261,14 +261,14 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
         target_share: Share of requests that must meet the service level.
         tolerance: Relative width at which the search stops.
         max_rate: Highest rate that met it, requests a second; null if none did.
-        bounded: Whether a rate that fails was found above it; else the true maximum may be higher.
+        failed_rate: Lowest rate that did not; null if none was seen to fail: the true maximum may be higher.
         points: Every rate tried, in the order tried.
     """
 
     target_share: float
     tolerance: float
     max_rate: float | None
-    bounded: bool
+    failed_rate: float | None
     points: list[Point]
 
 

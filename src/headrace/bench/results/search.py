@@ -24,11 +24,11 @@ class Outcome:
 
     Attributes:
         max_rate: Highest rate that kept the level and lies below all that did not; None if none did.
-        bounded: Whether a rate that does not keep the level was found; else the true maximum may be higher.
+        failed_rate: Lowest rate that did not keep it; None if all did: the true maximum may be higher.
     """
 
     max_rate: float | None
-    bounded: bool
+    failed_rate: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ def next_rate(
 def outcome(points: Iterable[tuple[float, bool]]) -> Outcome:
     """What the trials say, at the end of a search or before; a rate whose trials disagree evenly counts as failed."""
     found = _bracket(points, doubted=True)
-    return Outcome(found.low, found.high is not None)
+    return Outcome(found.low, found.high)
 
 
 def _bracket(points: Iterable[tuple[float, bool]], *, doubted: bool = False) -> _Bracket:

@@ -139,6 +139,6 @@ def search_outcome(search: Search) -> str:
     if search.max_rate is None:
         return f"No rate was found at which {share}."
     found = f"Highest rate: {given(search.max_rate)} requests/s; {share}"
-    if search.bounded:
-        return f"{found}, at {1 + search.tolerance:.3g} times this rate they do not."
+    if search.failed_rate is not None:
+        return f"{found}, at {given(search.failed_rate)} they do not."
     return f"{found}; no rate was seen to fail, so the true one may be higher."
