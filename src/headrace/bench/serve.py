@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
@@ -132,22 +131,24 @@ class Bench:
         _check_margins(self._arranged, settings)
         self._asked = self._arranged.workload  # of the last round, as far as it came
 
-    def ask_as(self, others: Sequence[Bench]) -> None:
-        """Ask in no other way than all of these servers can be asked: a comparison needs the same load for each."""
-        servers = [self.server, *(other.server for other in others)]
-        text = any(server.target.prompts == "text" for server in servers)
+    def ask_as(self, other: Bench) -> None:
+        """Ask in no other way than the other server can be asked too: a comparison needs the same load for both."""
+        servers = (self.server, other.server)
+        targets = [server.target for server in servers]
+        wanted = self._settings.question
+        if wanted.api == "completions":
+            text = any(target.prompts == "text" for target in targets)
+            wanted = msgspec.structs.replace(wanted, prompts="text" if text else "tokens")
         ignores = all(server.ignores_eos for server in servers)
-        question = msgspec.structs.replace(
-            self._settings.question, prompts="text" if text else "tokens", ignore_eos=ignores
-        )
-        if self._settings.question.api == "chat":
-            question = msgspec.structs.replace(question, prompts="auto")
-        known = [length for server in servers if (length := server.target.context_length) is not None]
-        self._settings = msgspec.structs.replace(self._settings, question=question)
+        wanted = msgspec.structs.replace(wanted, ignore_eos=ignores)
+        self._settings = msgspec.structs.replace(self._settings, question=wanted)
         server, self._lexicon = _ask(self.server.address.url, self._settings)
-        returns_ids = all(each.returns_ids for each in servers) or server.counts_by_ids
-        target = msgspec.structs.replace(server.target, context_length=min(known, default=None))
-        self.server = msgspec.structs.replace(server, target=target, returns_ids=returns_ids)
+        known = [target.context_length for target in targets if target.context_length is not None]
+        self.server = msgspec.structs.replace(
+            server,
+            target=msgspec.structs.replace(server.target, context_length=min(known, default=None)),
+            returns_ids=server.counts_by_ids or all(each.returns_ids for each in servers),
+        )
         self._arrange()
 
     def _arrange(self) -> None:
@@ -245,17 +246,13 @@ def measure_against(a: Bench, b: Bench, rounds: int) -> Comparison:
     """Measure two servers in alternation, A B A B, so that what the machine does beside strikes both.
 
     Both are asked the same lengths at the same moments, and in the same way: as the one that takes less. An
-    interruption ends it with the pairs of rounds that are complete.
-
-    Raises:
-        InvalidInput: There is none.
+    interruption ends it with the pairs of rounds that are complete, if there are any.
     """
-    servers = (a, b)
-    a.ask_as([b])
-    b.ask_as([a])
+    a.ask_as(b)
+    b.ask_as(a)
     try:
         for number in range(rounds):
-            for name, bench in zip("AB", servers, strict=True):
+            for name, bench in zip("AB", (a, b), strict=True):
                 bench.round(f"round {number + 1} of {rounds}, {name}: {bench.server.address.url}")
                 if bench.interrupted:
                     raise KeyboardInterrupt
@@ -264,7 +261,7 @@ def measure_against(a: Bench, b: Bench, rounds: int) -> Comparison:
         pairs = len(b.rounds) - b.interrupted
         if pairs < 1:
             raise
-        for bench in servers:
+        for bench in (a, b):
             del bench.rounds[pairs:]
     return compare(a.result(), b.result())
 
