@@ -33,8 +33,8 @@ class Margin:
     def __str__(self) -> str:
         """As ``parse_margin`` reads it."""
         if self.share:
-            return f"{self.share * 100:g}%"
-        return f"{self.seconds:g}s" if self.seconds else "0"
+            return f"{_plain(self.share * 100)}%"
+        return f"{_plain(self.seconds)}s" if self.seconds else "0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,11 @@ class Window:
     def holds(self, moments: Floats) -> npt.NDArray[np.bool_]:
         """Which moments are inside; NaN is not."""
         return (moments >= self.begin) & (moments <= self.close)
+
+
+def _plain(value: float) -> str:
+    """A number without an exponent, which no unit can follow."""
+    return np.format_float_positional(float(f"{value:.9g}"), trim="-")
 
 
 def parse_margin(text: str, field: str) -> Margin:
