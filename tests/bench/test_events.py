@@ -1,5 +1,6 @@
 """The stream reader, beside the one of OpenAI's client."""
 
+import time
 from contextlib import suppress
 from itertools import pairwise
 
@@ -53,6 +54,17 @@ def test_noise_is_never_more_than_a_decoding_error(data):
     for event in split([data]):
         with suppress(msgspec.DecodeError):
             decode_chunk(event)
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_event():
+    assert split([b"\xef\xbb\xbfdata: {}\n\n"]) == [b"{}"]
+
+
+def test_a_long_event_in_many_pieces_is_read_in_time():
+    pieces = [b"data: "] + [b"x" * 1000] * 5000 + [b"\n", b"\n"]
+    began = time.process_time()
+    assert [len(event) for event in split(pieces)] == [5_000_000]
+    assert time.process_time() - began < 2, "joining it anew for each piece takes minutes"
 
 
 def test_an_endless_event_is_refused():

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import threading
 import time
 
 import httpx
@@ -37,11 +36,10 @@ class Watch:
 
     def begin(self, title):
         self.rounds += 1
-        if self.rounds == self.interrupt_in_round:
-            threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
 
     def snapshot(self, snapshot):
-        pass
+        if self.rounds == self.interrupt_in_round and snapshot.begun:
+            os.kill(os.getpid(), signal.SIGINT)
 
     def end(self, found):
         pass

@@ -15,6 +15,7 @@ from service_law import Script
 
 from headrace.bench.results.result_file import load_comparison, load_result
 from headrace.cli.app import load_verb
+from headrace.cli.output import plain
 
 DOCS = Path(__file__).parents[2] / "docs"
 QUICK = ["--prompt-tokens", "16", "--output-tokens", "5"]
@@ -101,6 +102,46 @@ def test_nothing_that_succeeds_is_not_certified():
     assert "http 429: too much" in done.stdout
 
 
+def test_rates_are_there_where_all_sessions_begin_at_once(url, tmp_path):
+    bench("serve", url, "--requests", 4, "--concurrency", 4, "--json", tmp_path / "r.json", *QUICK)
+    summary = load_result(tmp_path / "r.json").rounds[0].summary
+    assert summary.requests == 4
+    assert summary.rates["requests_completed"].value > 10
+    assert summary.rates["output_tokens"].value > 50
+
+
+def test_a_file_says_the_same_of_its_requests_as_its_summary(url, tmp_path):
+    bench("serve", url, "--requests", 40, "--rate", 200, "--json", tmp_path / "r.json", *QUICK)
+    found = load_result(tmp_path / "r.json").rounds[0]
+    begin, close = found.summary.window
+    assert sum(begin <= due <= close for due in found.requests.due) == found.summary.requests == 32
+    assert found.requests.due[-1] == pytest.approx(40 / 200, abs=1e-5), "so many requests take so long at such a rate"
+
+
+def test_links_stay_links_and_devices_devices(url, tmp_path):
+    (tmp_path / "link.json").symlink_to(tmp_path / "real.json")
+    bench("serve", url, "--requests", 4, "--json", tmp_path / "link.json", *QUICK)
+    assert (tmp_path / "link.json").is_symlink()
+    assert load_result(tmp_path / "real.json")
+    os.mkfifo(tmp_path / "pipe")
+    with subprocess.Popen(["cat", tmp_path / "pipe"], stdout=subprocess.PIPE) as reader:
+        bench("serve", url, "--requests", 4, "--json", tmp_path / "pipe", *QUICK)
+        assert json.loads(reader.communicate(timeout=30)[0])["schema"] == "headrace.bench.serve/1"
+
+
+def test_a_closed_stream_ends_no_measurement(url):
+    command = [sys.executable, "-m", "headrace.cli", "bench", "serve", url, "--requests", "4", *QUICK]
+    for closed in ("2>&-", ">&-"):
+        shell = ["sh", "-c", f'"$@" {closed}', "sh", *command]
+        done = subprocess.run(shell, capture_output=True, text=True, check=False)
+        assert done.returncode in (0, 3), (done.stdout, done.stderr)
+        assert "output tokens" in (done.stdout + done.stderr).lower()
+
+
+def test_what_a_server_says_cannot_command_the_terminal():
+    assert plain("\x1b[2Jred\u202e\x07") == "\ufffd[2Jred\ufffd\ufffd"
+
+
 def test_ctrl_c_reports_what_was_seen(url):
     command = [sys.executable, "-m", "headrace.cli", "bench", "serve", url, "--rate", "20", "--requests", "5000"]
     process = subprocess.Popen([*command, *QUICK], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -157,6 +198,15 @@ def test_ctrl_c_reports_what_was_seen(url):
         (["--api", "chat", "--prompts", "tokens"], "--prompts"),
         (["--body", '{"max_tokens": 3}'], "--body"),
         (["--api-key", "na\u00efve"], "--api-key"),
+        (["--header", "Content-Length: 5"], "--header"),
+        (["--body", '{"x": NaN}'], "--body"),
+        (["--body", '{"x": "\\ud800"}'], "--body"),
+        (["--salt", "\x1b[31m"], "--salt"),
+        (["--model", ""], "--model"),
+        (["--timeout", "0s"], "--timeout"),
+        (["--html", "-"], "--html"),
+        (["--json", "same", "--html", "same"], "--html"),
+        (["--rate", ""], "--rate"),
         (["--html", "/nowhere/r.html"], "--html"),
     ],
 )

@@ -225,7 +225,11 @@ def _starts(arrivals: Open, workload: Workload, seed: int) -> Floats:
     sessions = len(workload.sessions)
     if arrivals.kind == "trace":
         return _trace_starts(workload.sessions, arrivals.rate, workload.requests)
-    return start_times(arrivals.law(sessions / workload.requests), sessions, seed, arrivals.duration)
+    law = arrivals.law(sessions / workload.requests)
+    starts = start_times(law, sessions, seed, arrivals.duration)
+    if arrivals.duration is None and arrivals.end_rate is None:
+        starts *= sessions / law.rate / float(starts[-1])  # few random arrivals may come at quite another rate
+    return starts
 
 
 def _trace_starts(sessions: tuple[Session, ...], rate: float | None, requests: int) -> Floats:

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import os
 import platform
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
+import numpy as np
 
 from headrace import __version__
 from headrace.bench.load.collect import to_samples
 from headrace.bench.load.compose import Composer
 from headrace.bench.load.driver import Seen, run_round
-from headrace.bench.load.pace import OpenLoop
+from headrace.bench.load.http import OUT_OF_FILES
+from headrace.bench.load.pace import ClosedLoop, OpenLoop
 from headrace.bench.load.target import Inquirer, Question, Server, inquire
 from headrace.bench.load.watch import Snapshot
 from headrace.bench.plan import Arranged, Closed, Load, Open, arrange
 from headrace.bench.results.certify import certify, generator
 from headrace.bench.results.compare import compare
-from headrace.bench.results.measure import Margin, summarize, window
+from headrace.bench.results.measure import Margin, Window, summarize, window
 from headrace.bench.results.result_file import to_requests
 from headrace.bench.results.schema import (
     RESULT_SCHEMA,
@@ -41,7 +46,7 @@ from headrace.models.opening import open_checkpoint
 from headrace.text.tokenizer import load_tokenizer
 
 TRIALS = 3  # of a rate, while the generator is to blame
-IDLE = 0.1  # requests under way at a time, below which no lower rate can help
+IDLE = 0.1  # requests under way at a time, below which no lower rate can help; 1 if not one met the level
 NO_IDS = "The server tells no token ids of its answers: drawn words stand in for them in a conversation."
 
 
@@ -129,7 +134,7 @@ class Bench:
         self.server, self._lexicon = _ask(url, settings)
         self._arrange()
         _check_margins(self._arranged, settings)
-        self._asked = self._arranged.workload  # of the last round, as far as it came
+        self._asked: Workload | None = None  # of the round that came farthest
 
     def ask_as(self, other: Bench) -> None:
         """Ask in no other way than the other server can be asked too: a comparison needs the same load for both."""
@@ -188,17 +193,20 @@ class Bench:
             timeout_seconds=settings.timeout_seconds,
             watch=self._show.snapshot,
         )
-        self.interrupted = seen.interrupted
-        self._asked = _as_far_as(arranged, seen)
-        found = _round(seen, settings, started, _steady_rate(load.arrivals))
-        self.rounds.append(found)
-        self._show.end(found)
+        with undisturbed():
+            self.interrupted = seen.interrupted
+            asked = _as_far_as(arranged, seen)
+            if self._asked is None or asked.requests > self._asked.requests:
+                self._asked = asked
+            found = _round(seen, settings, started, _steady_rate(load.arrivals), whole=_is_whole(arranged))
+            self.rounds.append(found)
+            self._show.end(found)
         return found
 
     def result(self, search: Search | None = None) -> Result:
         """All that was measured."""
         settings = self._settings
-        asked = self._asked
+        asked = self._asked or self._arranged.workload
         arrivals = _arrival_parameters(settings.load.arrivals)
         if search is not None:
             arrivals.pop("rate", None)  # each round has its own
@@ -316,8 +324,12 @@ def _trial(bench: Bench, rate: float, target_share: float) -> bool:
 
 def _is_idle(found: Round) -> bool:
     """Whether requests hardly ever met in a round, so that a lower rate would not make them faster."""
-    e2e = found.summary.latency.get("e2e")
-    return e2e is None or e2e.mean.value * found.summary.rates["requests_due"].value < IDLE
+    summary = found.summary
+    e2e = summary.latency.get("e2e")
+    if e2e is None:
+        return True
+    under_way = e2e.mean.value * summary.rates["requests_due"].value
+    return under_way < (IDLE if summary.goodput is not None and summary.goodput.met else 1.0)
 
 
 def at_rate(load: Load, rate: float) -> Load:
@@ -363,14 +375,38 @@ def _check_margins(arranged: Arranged, settings: Settings) -> None:
         raise InvalidInput(f"nothing is left of a load of {span:.3g} s; give less, or a longer load", field="warmup")
 
 
-def _round(seen: Seen, settings: Settings, started: str, rate: float | None) -> Round:
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """No Ctrl-C while what was measured is put in order: it would be lost."""
+    try:
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    except ValueError:  # not in the main thread
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _is_whole(arranged: Arranged) -> bool:
+    """Whether all sessions begin at once, so that there is no steady part with a beginning and an end."""
+    schedule = arranged.schedule
+    return isinstance(schedule, ClosedLoop) and schedule.concurrency >= len(arranged.workload.sessions)
+
+
+def _round(seen: Seen, settings: Settings, started: str, rate: float | None, *, whole: bool) -> Round:
     samples = to_samples(seen.exchanges, seen.zero)
     reasons = ["It was interrupted."] if seen.interrupted else []
+    if OUT_OF_FILES in samples.error:
+        reasons.append("The generator ran out of open files: raise the limit (ulimit -n).")
     try:
         inside = window(samples, settings.warmup, settings.cooldown)
     except InvalidInput:
         inside = window(samples)
         reasons.append("Warm-up and cool-down left no request: all of the round counts.")
+    if whole and len(samples):
+        inside = Window(0.0, float(np.nanmax(np.concatenate([samples.due, samples.end]))))
     reasons += certify(samples, seen.log, inside).reasons
     return Round(
         started=started,

@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from headrace import __version__
+from headrace.cli.output import plain
 from headrace.errors import HeadraceError
 
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells have it
@@ -78,7 +79,7 @@ def load_verb(name: str) -> Any:
 
 def describe(error: HeadraceError) -> str:
     """An error in one line."""
-    return " ".join(str(error).split())
+    return plain(" ".join(str(error).split()))
 
 
 def _show_version(wanted: bool) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -23,7 +23,8 @@ from headrace.bench.results.table import (
     trial_rows,
 )
 from headrace.bench.results.wording import duration, percent
-from headrace.errors import InvalidInput
+from headrace.cli.output import plain
+from headrace.errors import HeadraceError, InvalidInput
 
 STANDARD_OUTPUT = "-"
 
@@ -34,11 +35,16 @@ def check_targets(json_target: str | None, html: Path | None) -> None:
     Raises:
         InvalidInput: A folder is missing or not writable.
     """
-    for name, target in (("--json", json_target), ("--html", html)):
+    targets = {"--json": json_target, "--html": None if html is None else str(html)}
+    if html is not None and targets["--html"] == STANDARD_OUTPUT:
+        raise InvalidInput("a page goes to a file; name one", field="--html")
+    for name, target in targets.items():
         if target is not None and target != STANDARD_OUTPUT:
-            folder = Path(target).absolute().parent
-            if not os.access(folder, os.W_OK) or Path(target).is_dir():
-                raise InvalidInput(f"{target} cannot be written", field=name)
+            path = Path(target).absolute()
+            if not target or not os.access(path.parent, os.W_OK) or path.is_dir():
+                raise InvalidInput(f"{target!r} cannot be written", field=name)
+    if html is not None and json_target is not None and Path(json_target).absolute() == html.absolute():
+        raise InvalidInput("is the same file as --json", field="--html")
 
 
 def write_outputs(found: Result | Comparison, json_target: str | None, html: Path | None) -> bool:
@@ -50,20 +56,42 @@ def write_outputs(found: Result | Comparison, json_target: str | None, html: Pat
     Raises:
         InvalidInput: A file cannot be written.
     """
-    # Files first: whoever reads standard output may stop reading.
+    # Files first: whoever reads standard output may stop reading. What fails does not keep the rest from being written.
+    failures = [*_write_files(found, json_target, html), *_write_standard_output(found, json_target)]
+    if failures:
+        raise failures[0]
+    results = [found] if isinstance(found, Result) else [found.a, found.b]
+    return all(each.certificate.certified for result in results for each in result.rounds)
+
+
+def _write_files(found: Result | Comparison, json_target: str | None, html: Path | None) -> Iterator[HeadraceError]:
     if json_target is not None and json_target != STANDARD_OUTPUT:
-        save(found, json_target)
+        try:
+            save(found, json_target)
+        except HeadraceError as error:
+            yield error
     if html is not None:
         from headrace.bench.report import write_report
 
-        write_report(found, html)
-    if json_target == STANDARD_OUTPUT:
-        sys.stdout.write(encode(found).decode())
+        try:
+            write_report(found, html)
+        except HeadraceError as error:
+            yield error
+
+
+def _write_standard_output(found: Result | Comparison, json_target: str | None) -> Iterator[HeadraceError]:
+    try:
+        if json_target == STANDARD_OUTPUT:
+            sys.stdout.write(encode(found).decode())
+        else:
+            _print(found)
         sys.stdout.flush()
-    else:
-        _print(found)
-    results = [found] if isinstance(found, Result) else [found.a, found.b]
-    return all(each.certificate.certified for result in results for each in result.rounds)
+    except OSError as error:
+        yield HeadraceError(f"standard output cannot be written: {error.strerror or error}")
+
+
+def _text(said: str, style: str = "") -> Text:
+    return Text(plain(said), style)
 
 
 def _print(found: Result | Comparison) -> None:
@@ -74,7 +102,7 @@ def _print(found: Result | Comparison) -> None:
     _print_head(console, found)
     if found.search is not None:
         console.print(_trials_table(found))
-        console.print(Text(search_outcome(found.search)))
+        console.print(_text(search_outcome(found.search)))
     for number, each in enumerate(found.rounds):
         if found.search is None:
             title = f"round {number + 1} of {len(found.rounds)}" if len(found.rounds) > 1 else ""
@@ -82,32 +110,41 @@ def _print(found: Result | Comparison) -> None:
     for number, each in enumerate(found.rounds):
         for reason in each.certificate.reasons:
             which = f", round {number + 1}" if len(found.rounds) > 1 else ""
-            console.print(Text(f"NOT CERTIFIED{which}: {reason}", style="bold"))
+            console.print(_text(f"NOT CERTIFIED{which}: {reason}", style="bold"))
 
 
 def _print_head(console: Console, result: Result) -> None:
     target, plan = result.target, result.plan
-    console.print(Text(f"{target.model} at {target.url} ({target.server or 'unnamed server'}), {target.api}"))
+    console.print(_text(f"{target.model} at {target.url} ({target.server or 'unnamed server'}), {target.api}"))
     skipped = "".join(f", {count} left out: {reason}" for reason, count in plan.skipped.items())
     arrivals = ", ".join(f"{name} {value}" for name, value in plan.arrival_parameters.items())
     console.print(
-        Text(
+        _text(
             f"{plan.workload}: {plan.requests} requests in {plan.sessions} sessions{skipped}; "
             f"{plan.arrivals} arrivals{f' ({arrivals})' if arrivals else ''}; "
             f"ideal cached share {percent(plan.ideal_cached_share)}"
         )
     )
     for note in target.notes:
-        console.print(Text(note))
+        console.print(_text(note))
 
 
 def _print_round(console: Console, each: Round, title: str, devices: int) -> None:
     console.print()
     console.print(_latency_table(each, title))
     console.print(_rows_table(count_rows(each.summary, devices)))
-    console.print(Text(_generator([each])))
+    console.print(_text(_generator([each])))
+    total, summary = len(each.requests.due), each.summary
+    begin, close = summary.window
+    verdict = " Certified." if each.certificate.certified else ""
+    console.print(
+        _text(
+            f"{summary.requests} of {total} requests count, due from {begin:.2f} to {close:.2f} s; below a latency "
+            f"is its 95 % interval, ? an end that the sample is too small to give.{verdict}"
+        )
+    )
     for remark in remarks(each):
-        console.print(Text(remark))
+        console.print(_text(remark))
 
 
 def _generator(rounds: Sequence[Round]) -> str:
@@ -138,29 +175,29 @@ def _trials_table(result: Result) -> Table:
         table.add_column(name, justify="right")
     table.add_column("")
     for row in trial_rows(result):
-        table.add_row(*map(Text, row))
+        table.add_row(*map(_text, row))
     return table
 
 
 def _rows_table(rows: list[Row]) -> Table:
     table = Table("", "", "", box=None, show_header=False)
     for row in rows:
-        table.add_row(*map(Text, row))
+        table.add_row(*map(_text, row))
     return table
 
 
 def _print_comparison(console: Console, comparison: Comparison) -> None:
     for name, result in (("A", comparison.a), ("B", comparison.b)):
-        console.print(Text(f"{name}: "), end="")
+        console.print(_text(f"{name}: "), end="")
         _print_head(console, result)
     table = Table("", "A", "B", "A / B", "95 % interval", "", box=None)
     for row in ratio_rows(comparison):
-        table.add_row(*map(Text, row))
+        table.add_row(*map(_text, row))
     console.print(table)
-    console.print(Text(comparison.method))
+    console.print(_text(comparison.method))
     for name, result in (("A", comparison.a), ("B", comparison.b)):
-        console.print(Text(f"{name}: {_generator(result.rounds)}"))
+        console.print(_text(f"{name}: {_generator(result.rounds)}"))
         for remark in dict.fromkeys(remark for each in result.rounds for remark in remarks(each)):
-            console.print(Text(f"{name}: {remark}"))
+            console.print(_text(f"{name}: {remark}"))
     for warning in comparison.warnings:
-        console.print(Text(f"warning: {warning}"))
+        console.print(_text(f"warning: {warning}"))

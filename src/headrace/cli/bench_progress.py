@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from headrace.bench.results.wording import percent
+from headrace.cli.output import plain
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -25,7 +26,7 @@ QUIET_SECONDS = 10.0  # between lines where standard error is no terminal
 @contextmanager
 def progress() -> Iterator[Show]:
     """Shows rounds to whoever sits before a terminal, and notes them for whoever reads a log."""
-    if not sys.stderr.isatty():
+    if sys.stderr is None or not sys.stderr.isatty():
         yield Lines()
         return
     from rich.console import Console
@@ -55,11 +56,13 @@ class OneLine:
         from rich.text import Text
 
         line = f"{self._title}  {what}" if self._title else what
-        self._live.update(Text(line, overflow="ellipsis", no_wrap=True), refresh=True)
+        with suppress(OSError, ValueError):  # progress never ends a measurement
+            self._live.update(Text(plain(line), overflow="ellipsis", no_wrap=True), refresh=True)
 
     def end(self, found: Round) -> None:
         """What it brought."""
-        self._live.console.print(summary_line(self._title, found), highlight=False, markup=False)
+        with suppress(OSError, ValueError):
+            self._live.console.print(plain(summary_line(self._title, found)), highlight=False, markup=False)
 
 
 class Lines:
@@ -78,18 +81,24 @@ class Lines:
         """How it goes, not too often."""
         if time.monotonic() >= self._next:
             self._next += QUIET_SECONDS
-            sys.stderr.write(line_of(snapshot) + "\n")
+            _note(line_of(snapshot))
 
     def end(self, found: Round) -> None:
         """What it brought."""
-        sys.stderr.write(summary_line(self._title, found) + "\n")
+        _note(summary_line(self._title, found))
+
+
+def _note(line: str) -> None:
+    if sys.stderr is not None:
+        with suppress(OSError, ValueError):  # progress never ends a measurement
+            sys.stderr.write(plain(line) + "\n")
 
 
 def line_of(snapshot: Snapshot) -> str:
     """Time, requests, rate, latency to first output, errors."""
     parts = [
         f"{snapshot.seconds:5.0f} s",
-        f"{snapshot.begun} sent",
+        f"{snapshot.begun} of {snapshot.planned} sent",
         f"{snapshot.begun - snapshot.ended} open",
         f"{snapshot.rate:.3g}/s done",
     ]

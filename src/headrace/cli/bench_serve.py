@@ -63,6 +63,15 @@ class Prompts(StrEnum):
     text = "text"
 
 
+FRAMING = (
+    "host",
+    "content-length",
+    "content-type",
+    "transfer-encoding",
+    "connection",
+    "x-request-id",
+    "accept-encoding",
+)
 RESERVED = ("model", "prompt", "messages", "max_tokens", "max_completion_tokens", "n", "stream", "stream_options")
 # What the parts that read them call some options.
 OPTIONS = {
@@ -185,6 +194,9 @@ def serve(
 
     with _named_as_options():
         check_targets(json_target, html)
+        for name, said in {"--model": model, "--against-model": against_model, "--salt": salt}.items():
+            if said is not None and not (said and said.isprintable()):
+                raise InvalidInput("must be printable text", field=name)
         drawn = {"--requests": requests, "--prompt-tokens": prompt_tokens, "--output-tokens": output_tokens}
         several = {"--turns": turns, "--think": think}
         systems = {"--system-prompts": system_prompts, "--system-tokens": system_tokens}
@@ -261,7 +273,7 @@ def _settings(
         cooldown=parse_margin(cooldown, "cooldown"),
         slo={} if slo is None else parse_slo(slo),
         devices=devices,
-        timeout_seconds=parse_duration(timeout, "--timeout"),
+        timeout_seconds=_positive(parse_duration(timeout, "--timeout"), "--timeout"),
         salt=secrets.token_hex(4) if salt is None else salt,
     )
 
@@ -274,7 +286,7 @@ def _measure(
     json_target: str | None,
     html: Path | None,
 ) -> None:
-    from headrace.bench.serve import Bench, find_max_rate, measure, measure_against
+    from headrace.bench.serve import Bench, find_max_rate, measure, measure_against, undisturbed
     from headrace.cli.bench_output import write_outputs
     from headrace.cli.bench_progress import progress
 
@@ -286,7 +298,9 @@ def _measure(
             found = measure_against(bench, Bench(*second, show), rounds or ROUNDS_AGAINST)
         else:
             found = measure(bench, rounds or 1)
-    if not write_outputs(found, json_target, html) or bench.interrupted:
+    with undisturbed():
+        certified = write_outputs(found, json_target, html)
+    if not certified or bench.interrupted:
         raise typer.Exit(EXIT_NOT_CERTIFIED)
 
 
@@ -380,7 +394,7 @@ def _arrivals(
     recorded = isinstance(asked, Trace)
     if kind is not ArrivalKind.gamma:
         _refuse({"--burstiness": burstiness}, "is of --arrivals gamma")
-    if concurrency is not None or not (open_loop or rate or kind or recorded):
+    if concurrency is not None or not (open_loop or rate is not None or kind or recorded):
         _refuse({"--rate": rate, "--arrivals": kind}, "is of an open loop, --concurrency of a closed one: choose")
         if open_loop:
             raise InvalidInput("needs an open loop; leave out --concurrency", field="--find-max-rate")
@@ -406,6 +420,12 @@ def _rates(text: str) -> tuple[float, float | None]:
     if len(rates) not in (1, 2):
         raise InvalidInput(f"{text!r} is not a rate; write requests a second, such as 4 or 1:20", field="--rate")
     return rates[0], rates[1] if len(rates) == 2 else None
+
+
+def _positive(seconds: float, option: str) -> float:
+    if seconds <= 0:
+        raise InvalidInput("must be above 0", field=option)
+    return seconds
 
 
 def _search(
@@ -437,19 +457,21 @@ def _other(settings: Settings, model: str | None, headers: dict[str, str]) -> Se
 
 def _headers(given: list[str] | None, api_key: str | None, prefix: str) -> dict[str, str]:
     headers = {}
-    for line in [*(given or []), *([] if api_key is None else [f"Authorization: Bearer {api_key}"])]:
+    for line in [*(given or []), *([f"Authorization: Bearer {api_key}"] if api_key else [])]:
         name, colon, value = line.partition(":")
         value = value.strip()
         if not colon or not re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", name) or not _is_plain(value):
             if api_key is not None and line.endswith(api_key):
                 raise InvalidInput("must be printable ASCII text", field=f"{prefix}api-key")
             raise InvalidInput(f"{line!r} is not a header; write it like 'X-Name: value'", field=f"{prefix}header")
+        if name.lower() in FRAMING:
+            raise InvalidInput(f"{name} is for this program to say", field=f"{prefix}header")
         headers[name] = value
     return headers
 
 
 def _is_plain(value: str) -> bool:
-    return value.isascii() and value.isprintable()
+    return bool(value) and value.isascii() and value.isprintable()
 
 
 def _object(text: str | None) -> dict[str, Any]:
@@ -457,6 +479,7 @@ def _object(text: str | None) -> dict[str, Any]:
         return {}
     try:
         value = json.loads(text)
+        json.dumps(value, allow_nan=False, ensure_ascii=False).encode()  # no NaN, no half of a surrogate pair
     except (ValueError, RecursionError) as error:
         raise InvalidInput(f"is not JSON: {error}", field="--body") from None
     if not isinstance(value, dict):

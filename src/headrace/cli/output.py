@@ -31,6 +31,11 @@ def write_json(value: Any, target: str) -> None:
         raise HeadraceError(f"cannot write {target}: {error.strerror or error}") from None
 
 
+def plain(text: str) -> str:
+    """Text without what a terminal would obey: control characters, and those that turn the direction of writing."""
+    return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
 def human_bytes(size: int) -> str:
     """Such as ``98.4 MB``: powers of 1000, as package managers and disks count."""
     amount = float(size)

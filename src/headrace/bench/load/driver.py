@@ -97,7 +97,7 @@ class Driver:
         headers = {"User-Agent": "headrace-bench", "Accept": "text/event-stream", **server.headers}
         self._head = server.address.head(PATHS[server.target.api], headers)
         self._name = composer.name.encode()
-        self._monitor = Monitor(watch)
+        self._monitor = Monitor(watch, sum(len(session.turns) for session in sessions))
         self._pacer = pacer(schedule, composer, sessions, self._begin)
         self._exchanges: list[Exchange] = []
         self._expiries: dict[Exchange, asyncio.TimerHandle] = {}  # of the requests under way

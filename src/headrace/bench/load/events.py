@@ -12,6 +12,7 @@ import msgspec
 
 MAX_EVENT_BYTES = 8 << 20
 DONE = b"[DONE]"
+BOM = b"\xef\xbb\xbf"
 NULL = msgspec.Raw(b"null")
 
 _END = re.compile(rb"\r\n\r\n|\n\n|\r\r|\n\r\n|\r\n\n")
@@ -25,10 +26,12 @@ class OversizedEvent(ValueError):
 class EventSplitter:
     """Cuts a stream of bytes into the data of its events, however the bytes arrive."""
 
-    __slots__ = ("_rest",)
+    __slots__ = ("_first", "_parts", "_size")
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._first = True
+        self._parts: list[bytes] = []  # of an event that is not complete
+        self._size = 0
 
     def feed(self, data: bytes) -> list[bytes]:
         """The data of the events that are complete now, in order; events without data are left out.
@@ -39,18 +42,27 @@ class EventSplitter:
         Raises:
             OversizedEvent: The stream holds no end of an event for too long.
         """
-        if self._rest:
-            data = self._rest + data
-            self._rest = b""
+        if self._first:
+            data, self._first = data.removeprefix(BOM), False
+        if self._parts:
+            if b"\n" not in data and b"\r" not in data:  # a long event must not be joined anew for each piece
+                self._hold(data)
+                return []
+            data = b"".join((*self._parts, data))
+            self._parts, self._size = [], 0
         elif data.startswith(b"data: ") and data.endswith(b"\n\n") and data.count(b"\n") == 2 and b"\r" not in data:
             return [data[6:-2]]  # by far the most frequent: exactly one event of one line
         held = b"\r" if data.endswith(b"\r") else b""  # it may be half of a line break
         *events, rest = _END.split(data.removesuffix(held))
-        rest += held
-        if len(rest) > MAX_EVENT_BYTES:
-            raise OversizedEvent(f"an event of the stream is over {MAX_EVENT_BYTES >> 20} MiB")
-        self._rest = rest
+        self._hold(rest + held)
         return [found for event in events if (found := _data(event)) is not None]
+
+    def _hold(self, data: bytes) -> None:
+        if data:
+            self._parts.append(data)
+            self._size += len(data)
+        if self._size > MAX_EVENT_BYTES:
+            raise OversizedEvent(f"an event of the stream is over {MAX_EVENT_BYTES >> 20} MiB")
 
 
 def _data(event: bytes) -> bytes | None:
@@ -117,7 +129,7 @@ class Timings(msgspec.Struct):
 class Chunk(msgspec.Struct):
     """A chunk of a stream, of ``/v1/completions`` or ``/v1/chat/completions``."""
 
-    choices: list[Choice] = []
+    choices: list[Choice] | None = None
     usage: Usage | None = None
     timings: Timings | None = None
     error: msgspec.Raw = NULL

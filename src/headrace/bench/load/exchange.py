@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
-from math import inf, nan
+from math import nan
 
 import msgspec
 
@@ -12,6 +12,7 @@ from headrace.bench.load.events import DONE, Chunk, EventSplitter, OversizedEven
 from headrace.bench.results.samples import UNKNOWN
 
 MOST_TOKENS = 10_000_000  # a count above is none
+MOST_SECONDS = 1e9
 
 
 class Exchange:
@@ -129,7 +130,7 @@ class Exchange:
             self.fail("error in stream", now, error_message(bytes(chunk.error)))
             return
         output = False
-        for choice in chunk.choices:
+        for choice in chunk.choices or ():
             output = output or choice.has_output
             if choice.finish_reason:
                 self._finished = True
@@ -142,11 +143,11 @@ class Exchange:
             self.events.append(now)
         if chunk.usage is not None:
             usage = chunk.usage
-            self.prompt_tokens = _known(usage.prompt_tokens)
-            self.output_tokens = _known(usage.completion_tokens)
+            self.prompt_tokens = known(usage.prompt_tokens, self.prompt_tokens)
+            self.output_tokens = known(usage.completion_tokens, self.output_tokens)
             if usage.prompt_tokens_details is not None:
-                self.cached_tokens = _known(usage.prompt_tokens_details.cached_tokens)
-        if chunk.timings is not None and (queue := chunk.timings.queue) is not None and 0 <= queue < inf:
+                self.cached_tokens = known(usage.prompt_tokens_details.cached_tokens, self.cached_tokens)
+        if chunk.timings is not None and (queue := chunk.timings.queue) is not None and 0 <= queue <= MOST_SECONDS:
             self.queue = queue
 
     def _keep(self, text: str | None, token_ids: list[int] | None) -> None:
@@ -186,5 +187,6 @@ class Exchange:
             on_end(self)
 
 
-def _known(count: int | None) -> int:
-    return count if count is not None and 0 <= count <= MOST_TOKENS else UNKNOWN
+def known(count: int | None, otherwise: int = UNKNOWN) -> int:
+    """A count as a server tells it, if it tells one that can be."""
+    return count if count is not None and 0 <= count <= MOST_TOKENS else otherwise

@@ -7,6 +7,7 @@ httptools parses; what is done here is to hand the body's bytes on with the mome
 from __future__ import annotations
 
 import asyncio
+import errno
 import ssl
 import time
 from typing import Any
@@ -23,6 +24,7 @@ MAX_IDLE_SECONDS = 2.0
 # A request lost on an idle connection was lost at once; one lost later was in the server's hands.
 RESEND_SECONDS = 1.0
 MAX_ERROR_BYTES = 64 << 10
+OUT_OF_FILES = "out of files"  # the generator's own limit of open files
 
 clock = time.monotonic
 
@@ -111,7 +113,11 @@ class Pool:
             )
         except OSError as error:
             self._busy.pop(exchange, None)
-            exchange.fail("connect", clock(), str(error) or type(error).__name__)
+            exchange.fail(
+                OUT_OF_FILES if error.errno in (errno.EMFILE, errno.ENFILE) else "connect",
+                clock(),
+                str(error) or type(error).__name__,
+            )
             return
         if exchange.ended:  # timed out meanwhile
             connection.close()

@@ -11,7 +11,9 @@ import msgspec
 import numpy as np
 
 from headrace.bench.load.events import DONE, EventSplitter, OversizedEvent, decode_chunk, error_message
+from headrace.bench.load.exchange import known
 from headrace.bench.load.http import Address
+from headrace.bench.results.samples import UNKNOWN
 from headrace.bench.results.schema import Target
 from headrace.bench.workload.prompts import Lexicon, ids, text
 from headrace.errors import HeadraceError
@@ -22,6 +24,8 @@ NOT_OFFERED = (400, 404, 405, 415, 422, 501)  # by these a server says that it h
 # Templates strip a message's spaces, and a word without its space may be another number of tokens: this goes first.
 CHAT_HEAD = "Words:"
 
+MOST_IDS = 1 << 31
+UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)  # of what a server says
 T = TypeVar("T")
 Api = Literal["completions", "chat"]
 PATHS: dict[Api, str] = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
@@ -107,7 +111,7 @@ class Inquirer:
         self.address = Address(url)
         self._http = httpx.Client(
             base_url=self.address.url,
-            headers={**headers, "X-Request-Id": "probe"},
+            headers={**headers, "X-Request-Id": "probe", "Accept-Encoding": "identity"},
             timeout=httpx.Timeout(PROBE_SECONDS, connect=5),
             # As the load itself goes: no proxies, the system's certificates.
             trust_env=False,
@@ -133,7 +137,7 @@ class Inquirer:
         calls_itself = response.headers.get("server")
         try:
             entries = [] if response.is_error else [dict(entry) for entry in response.json()["data"]]
-        except (ValueError, KeyError, TypeError):
+        except UNREADABLE:
             raise HeadraceError(f"what answers at {self.address.url} is no OpenAI-compatible server") from None
         if name is not None:
             listed = next((entry for entry in entries if entry.get("id") == name), {})
@@ -141,8 +145,8 @@ class Inquirer:
         if response.is_error:
             raise HeadraceError(f"{self.address.url}/v1/models answers {response.status_code}: {_says(response)}")
         first = entries[0] if entries else {}
-        if not isinstance(first.get("id"), str):
-            raise HeadraceError(f"{self.address.url} lists no model; load one, or name it with --model")
+        if not isinstance(first.get("id"), str) or not first["id"].isprintable() or not first["id"]:
+            raise HeadraceError(f"{self.address.url} lists no model that can be named; name it with --model")
         return Model(first["id"], _context_length(first), calls_itself)
 
     def tokenize(self, content: str, model: str) -> list[int]:
@@ -158,13 +162,17 @@ class Inquirer:
                 raise HeadraceError(f"{self.address.url}/tokenize answers {response.status_code}: {_says(response)}")
             try:
                 tokens = [] if response.is_error else [int(token) for token in response.json()["tokens"]]
-            except (ValueError, KeyError, TypeError):
+            except UNREADABLE:
                 tokens = []
+            if any(not 0 <= token < MOST_IDS for token in tokens):
+                raise HeadraceError(f"{self.address.url}/tokenize tells token ids that cannot be")
             if tokens:
                 self._forms = (form,)
                 return tokens
+        said = f"{response.status_code}: {_says(response)}"
         raise HeadraceError(
-            f"{self.address.url} does not tokenize (no /tokenize); name the model's files with --tokenizer"
+            f"{self.address.url}/tokenize does not tell the tokens of a text ({said}); "
+            "name the model's files with --tokenizer"
         )
 
     def try_request(self, api: Api, body: dict[str, Any]) -> Reply:
@@ -176,6 +184,9 @@ class Inquirer:
 
         def ask() -> Reply:
             with self._http.stream("POST", PATHS[api], json=body) as response:
+                if response.is_redirect:
+                    where = response.headers.get("location", "nowhere")
+                    return Reply(refused=f"{response.status_code}, see {where}", status=response.status_code)
                 if response.is_error:
                     response.read()
                     return Reply(refused=f"{response.status_code}: {_says(response)}", status=response.status_code)
@@ -193,11 +204,13 @@ class Inquirer:
                 return ask()
             except httpx.RemoteProtocolError:
                 return ask()
-        except httpx.TransportError as error:
+        except httpx.RequestError as error:
             raise self._unreachable(error) from None
 
     def _unreachable(self, error: Exception) -> HeadraceError:
-        return HeadraceError(f"no server answers at {self.address.url}: {error or type(error).__name__}")
+        if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
+            return HeadraceError(f"no server answers at {self.address.url}: {error or type(error).__name__}")
+        return HeadraceError(f"{self.address.url} does not answer as it should: {error or type(error).__name__}")
 
 
 def inquire(inquirer: Inquirer, question: Question, model: Model, lexicon: Lexicon) -> Server:
@@ -239,6 +252,8 @@ def _server(
             "(return_token_ids), and tokens cannot be counted by chunks"
         )
     notes = []
+    if reply.prompt_tokens is not None and reply.prompt_tokens < PROBE_TOKENS:
+        notes.append(f"The server counts {reply.prompt_tokens} tokens in a prompt of {PROBE_TOKENS}.")
     if question.prompts == "auto" and target.prompts == "text" and question.api == "completions":
         notes.append("The server takes no token ids as prompt; text of as many tokens is sent.")
     if question.ignore_eos and not ignores:
@@ -252,7 +267,7 @@ def _server(
         returns_ids=more.tells_ids,
         counts_by_ids=by_ids,
         tells_timings=more.tells_queue,
-        overhead=0 if reply.prompt_tokens is None else reply.prompt_tokens - PROBE_TOKENS,
+        overhead=0 if reply.prompt_tokens is None else max(reply.prompt_tokens - PROBE_TOKENS, 0),
     )
 
 
@@ -280,30 +295,41 @@ def _probe(question: Question, lexicon: Lexicon, model: str, prompts: str, *, ig
 def _read(response: httpx.Response) -> Reply:
     """What a stream tells of itself."""
     splitter = EventSplitter()
-    prompt_tokens = output_tokens = None
+    prompt_tokens = output_tokens = UNKNOWN
     tells_ids = tells_queue = False
+    chunks = 0
     try:
         for data in response.iter_bytes():
             for event in splitter.feed(data):
                 if event == DONE:
                     continue
                 chunk = decode_chunk(event)
+                chunks += 1
                 if chunk.failed:
                     return Reply(refused=error_message(bytes(chunk.error)), status=500)
-                tells_ids = tells_ids or any(choice.token_ids for choice in chunk.choices)
+                tells_ids = tells_ids or any(choice.token_ids for choice in chunk.choices or ())
                 tells_queue = tells_queue or (chunk.timings is not None and chunk.timings.queue is not None)
-                if chunk.usage is not None:
-                    prompt_tokens, output_tokens = chunk.usage.prompt_tokens, chunk.usage.completion_tokens
+                if (usage := chunk.usage) is not None:
+                    prompt_tokens = known(usage.prompt_tokens, prompt_tokens)
+                    output_tokens = known(usage.completion_tokens, output_tokens)
     except (msgspec.DecodeError, OversizedEvent, RecursionError) as error:
         return Reply(refused=f"its stream is not in OpenAI's form: {error}")
-    return Reply(prompt_tokens=prompt_tokens, output_tokens=output_tokens, tells_ids=tells_ids, tells_queue=tells_queue)
+    if not chunks:
+        kind = response.headers.get("content-type", "nothing")
+        return Reply(refused=f"{response.status_code} with {kind}, where a stream of events was asked for")
+    return Reply(
+        prompt_tokens=None if prompt_tokens == UNKNOWN else prompt_tokens,
+        output_tokens=None if output_tokens == UNKNOWN else output_tokens,
+        tells_ids=tells_ids,
+        tells_queue=tells_queue,
+    )
 
 
 def _context_length(entry: Mapping[str, Any]) -> int | None:
     """As headrace, vLLM and SGLang (``max_model_len``) or llama.cpp (``meta.n_ctx``) tell it."""
     meta = entry.get("meta")
     found = entry.get("max_model_len") or (meta.get("n_ctx") if isinstance(meta, dict) else None)
-    return found if isinstance(found, int) and found > 0 else None
+    return found if isinstance(found, int) and not isinstance(found, bool) and found > 1 else None
 
 
 def _says(response: httpx.Response) -> str:

@@ -22,6 +22,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     Attributes:
         seconds: Since the round began.
+        planned: Requests there will be at most.
         begun: Requests sent.
         ended: Of these, over.
         errors: Kind to count.
@@ -30,6 +31,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     """
 
     seconds: float
+    planned: int
     begun: int
     ended: int
     errors: dict[str, int]
@@ -54,12 +56,14 @@ class Monitor:
 
     Args:
         watch: Called with a snapshot twice a second.
+        planned: Requests there will be at most.
     """
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: Watch, planned: int) -> None:
         self.loop_lag: list[float] = []
         self.messages: dict[str, str] = {}
         self._watch = watch
+        self._planned = planned
         self._begun = 0
         self._ended = 0
         self._errors: Counter[str] = Counter()
@@ -111,4 +115,6 @@ class Monitor:
         seconds = max(now - self._zero, 0.0)
         span = min(max(seconds, 1e-9), RECENT_SECONDS)
         ttft = [first for _, first in self._recent if first is not None]
-        return Snapshot(seconds, self._begun, self._ended, dict(self._errors), len(self._recent) / span, ttft)
+        return Snapshot(
+            seconds, self._planned, self._begun, self._ended, dict(self._errors), len(self._recent) / span, ttft
+        )

@@ -22,7 +22,7 @@ from headrace.bench.results.wording import (
 
 CACHED_NOTE = (
     "Share of the prompt tokens that came from the server’s prefix cache, beside what a cache without limits would "
-    "find, answers aside (a server that keeps its answers too may find more)."
+    "find over the whole round, the answers of earlier turns included."
 )
 GENERATOR_NOTE = (
     "Sent late is from the moment at which a request was due to the one at which it was sent; loop late is how late "

@@ -153,8 +153,13 @@ def write_whole(target: Path, data: bytes) -> None:
     Raises:
         InvalidInput: It cannot be written there.
     """
-    part = target.with_name(f".{target.name}.{os.getpid()}.part")
+    part: Path | None = None
     try:
+        if target.exists() and not target.is_file():  # a device or a pipe: nothing to put in its place
+            target.write_bytes(data)
+            return
+        target = target.resolve()  # a link stays one
+        part = target.with_name(f".{target.name}.{os.getpid()}.part")
         with part.open("wb") as file:
             file.write(data)
             file.flush()
@@ -162,7 +167,8 @@ def write_whole(target: Path, data: bytes) -> None:
         part.replace(target)
     except (OSError, ValueError) as error:
         with suppress(OSError, ValueError):
-            part.unlink(missing_ok=True)
+            if part is not None:
+                part.unlink(missing_ok=True)
         raise InvalidInput(f"{target} cannot be written: {getattr(error, 'strerror', None) or error}") from error
 
 

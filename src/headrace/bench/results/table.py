@@ -24,6 +24,7 @@ from headrace.bench.results.wording import (
     verdict,
 )
 
+BEHIND = 0.8  # completed by due, below which a queue grows
 GROUPED = 1.05  # tokens an event from which on gaps are not those of tokens
 
 
@@ -94,6 +95,13 @@ def remarks(each: Round) -> list[str]:
         found.append(f"{lengths.output_uncounted} {of} had an answer whose tokens the server did not count.")
     if lengths.tokens_per_event is not None and lengths.tokens_per_event > GROUPED:
         found.append(f"The server sends {lengths.tokens_per_event:.3g} tokens at a time: ITL is between these groups.")
+    rates = each.summary.rates
+    due, done = (rates[name].value for name in ("requests_due", "requests_completed"))
+    if each.rate is not None and done < BEHIND * due:
+        found.append(
+            f"The server fell behind: {per_second(done)} requests were completed of {per_second(due)} due; "
+            "latencies grow with the length of such a run."
+        )
     return found + [f"{kind}: {message}" for kind, message in each.messages.items()]
 
 
