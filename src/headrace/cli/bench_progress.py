@@ -26,7 +26,7 @@ QUIET_SECONDS = 10.0  # between lines where standard error is no terminal
 @contextmanager
 def progress() -> Iterator[Show]:
     """Shows rounds to whoever sits before a terminal, and notes them for whoever reads a log."""
-    if sys.stderr is None or not sys.stderr.isatty():
+    if not sys.stderr.isatty():
         yield Lines()
         return
     from rich.console import Console
@@ -89,9 +89,8 @@ class Lines:
 
 
 def _note(line: str) -> None:
-    if sys.stderr is not None:
-        with suppress(OSError, ValueError):  # progress never ends a measurement
-            sys.stderr.write(plain(line) + "\n")
+    with suppress(OSError, ValueError):  # progress never ends a measurement
+        sys.stderr.write(plain(line) + "\n")
 
 
 def line_of(snapshot: Snapshot) -> str:
