@@ -188,11 +188,18 @@ def test_what_was_asked_of_only_one_is_said():
     assert any(
         text.startswith("The service level differs: ttft=0.4, tpot=0.04 beside ttft=0.1") for text in found.warnings
     )
-    assert any("rates differs: [4.0] beside [8.0]" in text for text in found.warnings)
     assert "goodput.share" not in by_name(found)
     closed = changed(a, plan=msgspec.structs.replace(a.plan, arrivals="closed"))
     more = changed(closed, plan=msgspec.structs.replace(closed.plan, requests=99))
     assert compare(closed, more).warnings == []
+
+
+def test_what_only_one_can_be_asked_is_no_difference():
+    a = simple()
+    closed = msgspec.structs.replace(a.plan, arrivals="closed", arrival_parameters={"concurrency": 8})
+    opened = msgspec.structs.replace(a.plan, arrivals="poisson", arrival_parameters={"rate": 4.0}, requests=99)
+    found = compare(changed(a, plan=closed), changed(a, plan=opened))
+    assert found.warnings == ["The kind of arrivals differs: closed beside poisson"]
 
 
 def test_uncertified_rounds_are_said():

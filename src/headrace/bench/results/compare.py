@@ -201,9 +201,9 @@ def _kept(search: Search) -> dict[float, int]:
 
 
 def _differences(a: Result, b: Result) -> list[str]:
-    """What was asked of one and not of the other."""
-    asked = [_asked(a), _asked(b)]
-    pairs = {words: (asked[0].get(words), asked[1].get(words)) for words in asked[0] | asked[1]}
+    """What was asked of one otherwise than of the other, of what both can be asked."""
+    first, second = _asked(a), _asked(b)
+    pairs = {words: (value, second[words]) for words, value in first.items() if words in second}
     return [f"The {words} differs: {_shown(x)} beside {_shown(y)}" for words, (x, y) in pairs.items() if x != y]
 
 
@@ -216,9 +216,9 @@ def _asked(result: Result) -> dict[str, object]:
         "form of the prompts": target.prompts,
         "list of what the server does not take": " ".join(target.notes),
         "workload": plan.workload,
-        "set of workload parameters": plan.parameters,
         "kind of arrivals": plan.arrivals,
-        "set of arrival parameters": dict(plan.arrival_parameters),
+        **{f"workload's {name}": value for name, value in plan.parameters.items() if name != "sessions"},
+        **{f"arrivals' {name}": value for name, value in plan.arrival_parameters.items()},
         "seed": plan.seed,
         "warm-up": plan.warmup,
         "cool-down": plan.cooldown,
@@ -228,10 +228,7 @@ def _asked(result: Result) -> dict[str, object]:
     if plan.arrivals != "closed":  # a closed loop asks a faster server more
         asked["number of requests"] = plan.requests
         asked["number of requests left out"] = plan.skipped
-    if result.search is None:
-        asked["list of the rounds' rates"] = [each.rate for each in result.rounds]
-    else:
-        asked["set of arrival parameters"] = {k: v for k, v in plan.arrival_parameters.items() if k != "rate"}
+    if result.search is not None:
         asked["share that must meet the service level"] = result.search.target_share
     return asked
 
