@@ -95,8 +95,9 @@ class Trials:
     role: str
 
     def by_rate(self) -> list[tuple[Point, Summary]]:
-        """Points and what was seen there, by ascending rate."""
-        return sorted(zip(self.search.points, self.summaries, strict=True), key=lambda pair: pair[0].rate)
+        """Points and what was seen there, by ascending rate; of a rate that was tried again the last trial."""
+        last = {point.rate: (point, found) for point, found in zip(self.search.points, self.summaries, strict=True)}
+        return [last[rate] for rate in sorted(last)]
 
 
 def goodput_figure(tried: Sequence[Trials]) -> Figure:
@@ -116,7 +117,7 @@ def goodput_figure(tried: Sequence[Trials]) -> Figure:
             bounds.append(bound(most, "x", text, log=False, role=trials.role, yshift=14 * row, xanchor=anchor))
     low, high = lowest - 0.06 * (1 - lowest), 1 + 0.06 * (1 - lowest)
     bounds.append(bound(target, "y", f"target {given_percent(target)}", log=False, x=0, xanchor="left", yanchor="top"))
-    x = {"title": {"text": "requests due a second"}, "range": [0, highest]}
+    x = {"title": {"text": "requests a second asked for"}, "range": [0, highest]}
     y = {"title": {"text": "share that met the SLO"}, "tickformat": ".4~%", "range": [low, high]}
     return figure(data, x, y, 330, bounds, margin={"t": 10 + 14 * max(1, len(tried))})
 

@@ -57,7 +57,8 @@ def extent(result: Result, summary: Summary, rounds: int) -> str:
     many = f" in {rounds} rounds" if rounds > 1 else ""
     searched = ""
     if result.search is not None:
-        searched = f" of the round shown; {len(result.search.points)} rates were tried"
+        rates = len({point.rate for point in result.search.points})
+        searched = f" of the round shown; {rates} rates were tried"
     return (
         f"{counted(summary.requests, 'request')} due in {digits(round(seconds, 1))} measured seconds{many}{searched}."
     )
