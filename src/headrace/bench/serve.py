@@ -46,7 +46,8 @@ from headrace.models.opening import open_checkpoint
 from headrace.text.tokenizer import load_tokenizer
 
 TRIALS = 3  # of a rate, while the generator is to blame
-IDLE = 0.1  # requests under way at a time, below which no lower rate can help; 1 if not one met the level
+# Requests under way at a time, below which no lower rate can help: where some met the level, and where none did.
+IDLE, IDLE_NONE_MET = 0.1, 1.0
 NO_IDS = "The server tells no token ids of its answers: drawn words stand in for them in a conversation."
 
 
@@ -329,7 +330,7 @@ def _is_idle(found: Round) -> bool:
     if e2e is None:
         return True
     under_way = e2e.mean.value * summary.rates["requests_due"].value
-    return under_way < (IDLE if summary.goodput is not None and summary.goodput.met else 1.0)
+    return under_way < (IDLE if summary.goodput is not None and summary.goodput.met else IDLE_NONE_MET)
 
 
 def at_rate(load: Load, rate: float) -> Load:

@@ -117,7 +117,6 @@ class Inquirer:
             trust_env=False,
             verify=ssl.create_default_context(),
         )
-
         # What goes with a prompt to be tokenized; nothing stands for llama.cpp's form.
         self._forms: tuple[dict[str, Any], ...] = ({"add_special_tokens": False}, {})
 
