@@ -1,0 +1,1 @@
+"""Schedules become readable C: layouts, loop nests, expressions, kernels. See README.md."""

@@ -1,0 +1,241 @@
+// What generated code is written in: vectors of sixteen lanes, the same on every processor. The portable form stands
+// first and is what the other forms must equal bit for bit, but for hr_dot2 (one rounding less) and hr_exp2 (the same
+// polynomial, contracted nowhere).
+#ifndef HEADRACE_H
+#define HEADRACE_H
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+#if defined(__AVX512F__) || defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+typedef float f32x16 __attribute__((vector_size(64), aligned(4), may_alias));
+typedef int32_t i32x16 __attribute__((vector_size(64), aligned(4), may_alias));
+typedef uint8_t u8x64 __attribute__((vector_size(64), aligned(1), may_alias));
+typedef uint16_t u16x16 __attribute__((vector_size(32), aligned(2), may_alias));
+typedef int8_t i8x16 __attribute__((vector_size(16), aligned(1), may_alias));
+typedef uint8_t u8x16 __attribute__((vector_size(16), aligned(1), may_alias));
+
+#define HR_INLINE static inline __attribute__((always_inline, unused))
+#define HR_PRAGMA(text) _Pragma(#text)
+#if defined(__clang__)
+#define HR_UNROLL(n) HR_PRAGMA(clang loop unroll(full))
+#else
+#define HR_UNROLL(n) HR_PRAGMA(GCC unroll n)
+#endif
+#define HR_INFINITY __builtin_inff()
+#define HR_EACH for (int lane = 0; lane < 16; lane++)
+
+// ---- indices
+
+HR_INLINE int64_t hr_clamp(int64_t index, int64_t extent) { return index < 0 ? 0 : index < extent ? index : extent - 1; }
+HR_INLINE int64_t hr_larger(int64_t a, int64_t b) { return a > b ? a : b; }
+HR_INLINE int64_t hr_smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+HR_INLINE int64_t hr_lanes(int64_t index, int64_t extent) { return hr_smaller(16, extent - index); }
+
+// ---- vectors of one value, of indices, of conditions (all bits or none)
+
+HR_INLINE f32x16 hr_splat_f32(float x) { return x - (f32x16){}; }
+HR_INLINE i32x16 hr_splat_i32(int32_t x) { return x - (i32x16){}; }
+HR_INLINE i32x16 hr_iota(int64_t first, int32_t step) {
+    const i32x16 lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    return lanes * step + (int32_t)first;
+}
+HR_INLINE i32x16 hr_below(int64_t first, int64_t bound) { return hr_iota(first, 1) < (int32_t)bound; }
+HR_INLINE i32x16 hr_less_f(f32x16 a, f32x16 b) { return a < b; }
+HR_INLINE i32x16 hr_less_i(i32x16 a, i32x16 b) { return a < b; }
+HR_INLINE i32x16 hr_select_i(i32x16 condition, i32x16 yes, i32x16 no) { return (condition & yes) | (~condition & no); }
+HR_INLINE f32x16 hr_select_f(i32x16 condition, f32x16 yes, f32x16 no) {
+    return (f32x16)hr_select_i(condition, (i32x16)yes, (i32x16)no);
+}
+
+// ---- arithmetic, of one value (_1) and of vectors
+
+HR_INLINE float hr_fma_1(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+HR_INLINE float hr_max_f_1(float a, float b) { return a > b || a != a ? a : b; }
+HR_INLINE int32_t hr_max_i_1(int32_t a, int32_t b) { return a > b ? a : b; }
+HR_INLINE int32_t hr_mod_i_1(int32_t a, int32_t b) { int32_t r = a % b; return r && (r ^ b) < 0 ? r + b : r; }
+HR_INLINE float hr_mod_f_1(float a, float b) { return a - __builtin_floorf(a / b) * b; }
+HR_INLINE float hr_sqrt_1(float x) { return __builtin_sqrtf(x); }
+HR_INLINE float hr_sin_1(float x) { return sinf(x); }
+HR_INLINE float hr_log2_1(float x) { return log2f(x); }
+HR_INLINE int32_t hr_rint_1(float x) { return (int32_t)__builtin_rintf(x); }
+HR_INLINE float hr_to_f32_1(int32_t x) { return (float)x; }
+
+HR_INLINE f32x16 hr_recip(f32x16 x) { return 1.0f / x; }
+HR_INLINE i32x16 hr_max_i(i32x16 a, i32x16 b) { return hr_select_i(a > b, a, b); }
+HR_INLINE i32x16 hr_mod_i(i32x16 a, i32x16 b) { i32x16 r; HR_EACH r[lane] = hr_mod_i_1(a[lane], b[lane]); return r; }
+HR_INLINE f32x16 hr_mod_f(f32x16 a, f32x16 b) { f32x16 r; HR_EACH r[lane] = hr_mod_f_1(a[lane], b[lane]); return r; }
+HR_INLINE f32x16 hr_sin(f32x16 x) { f32x16 r; HR_EACH r[lane] = sinf(x[lane]); return r; }
+HR_INLINE f32x16 hr_log2(f32x16 x) { f32x16 r; HR_EACH r[lane] = log2f(x[lane]); return r; }
+HR_INLINE f32x16 hr_to_f32(i32x16 x) { return __builtin_convertvector(x, f32x16); }
+
+#if defined(__AVX512F__)
+HR_INLINE f32x16 hr_fma(f32x16 a, f32x16 b, f32x16 c) { return (f32x16)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c); }
+HR_INLINE f32x16 hr_max_f(f32x16 a, f32x16 b) {
+    const __mmask16 nan = _mm512_cmp_ps_mask((__m512)a, (__m512)a, _CMP_UNORD_Q);
+    return (f32x16)_mm512_mask_mov_ps(_mm512_max_ps((__m512)a, (__m512)b), nan, (__m512)a);
+}
+HR_INLINE f32x16 hr_sqrt(f32x16 x) { return (f32x16)_mm512_sqrt_ps((__m512)x); }
+HR_INLINE i32x16 hr_rint(f32x16 x) { return (i32x16)_mm512_cvtps_epi32((__m512)x); }
+HR_INLINE f32x16 hr_scale2(f32x16 x, f32x16 power) { return (f32x16)_mm512_scalef_ps((__m512)x, (__m512)power); }
+HR_INLINE f32x16 hr_round_f32(f32x16 x) { return (f32x16)_mm512_roundscale_ps((__m512)x, 8); }
+#else
+HR_INLINE f32x16 hr_fma(f32x16 a, f32x16 b, f32x16 c) { f32x16 r; HR_EACH r[lane] = hr_fma_1(a[lane], b[lane], c[lane]); return r; }
+HR_INLINE f32x16 hr_max_f(f32x16 a, f32x16 b) { return hr_select_f((a > b) | (a != a), a, b); }
+HR_INLINE f32x16 hr_sqrt(f32x16 x) { f32x16 r; HR_EACH r[lane] = hr_sqrt_1(x[lane]); return r; }
+HR_INLINE i32x16 hr_rint(f32x16 x) { i32x16 r; HR_EACH r[lane] = hr_rint_1(x[lane]); return r; }
+HR_INLINE f32x16 hr_scale2(f32x16 x, f32x16 power) { f32x16 r; HR_EACH r[lane] = ldexpf(x[lane], (int)power[lane]); return r; }
+HR_INLINE f32x16 hr_round_f32(f32x16 x) { f32x16 r; HR_EACH r[lane] = __builtin_rintf(x[lane]); return r; }
+#endif
+
+// 2^x: the whole part goes to the exponent, the rest, from -1/2 to 1/2, through a polynomial of degree 6 (Taylor
+// coefficients ln(2)^n / n!, largest relative error 1.2e-7).
+HR_INLINE f32x16 hr_exp2(f32x16 x) {
+    const f32x16 low = hr_splat_f32(-160.0f), high = hr_splat_f32(160.0f);
+    const f32x16 inside = hr_select_f(x < low, low, hr_select_f(high < x, high, x));
+    const f32x16 whole = hr_round_f32(inside), rest = inside - whole;
+    f32x16 y = hr_splat_f32(1.5403530393381609e-4f);
+    y = hr_fma(y, rest, hr_splat_f32(1.3333558146428443e-3f));
+    y = hr_fma(y, rest, hr_splat_f32(9.618129107628477e-3f));
+    y = hr_fma(y, rest, hr_splat_f32(5.550410866482158e-2f));
+    y = hr_fma(y, rest, hr_splat_f32(2.402265069591007e-1f));
+    y = hr_fma(y, rest, hr_splat_f32(6.931471805599453e-1f));
+    y = hr_fma(y, rest, hr_splat_f32(1.0f));
+    return hr_scale2(y, whole);
+}
+HR_INLINE float hr_exp2_1(float x) { return hr_exp2(hr_splat_f32(x))[0]; }
+
+// ---- across lanes: neighbours at distance 8, 4, 2, 1 in turn, so that the order is the same everywhere
+
+#define HR_ACROSS(name, vector, scalar, op)                                              \
+    HR_INLINE scalar name(vector x) {                                                    \
+        scalar t[16];                                                                    \
+        memcpy(t, &x, sizeof t);                                                         \
+        for (int d = 8; d; d /= 2)                                                       \
+            for (int i = 0; i < d; i++) t[i] = op(t[i], t[i + d]);                       \
+        return t[0];                                                                     \
+    }
+HR_INLINE float hr_add_f_1(float a, float b) { return a + b; }
+HR_INLINE float hr_mul_f_1(float a, float b) { return a * b; }
+HR_INLINE int32_t hr_add_i_1(int32_t a, int32_t b) { return a + b; }
+HR_INLINE int32_t hr_mul_i_1(int32_t a, int32_t b) { return a * b; }
+HR_ACROSS(hr_prod_f32, f32x16, float, hr_mul_f_1)
+HR_ACROSS(hr_prod_i32, i32x16, int32_t, hr_mul_i_1)
+HR_ACROSS(hr_max_i32, i32x16, int32_t, hr_max_i_1)
+#if defined(__AVX512F__)
+HR_INLINE float hr_sum_f32(f32x16 x) {
+    __m256 a = _mm256_add_ps(_mm512_castps512_ps256((__m512)x), _mm256_castpd_ps(_mm512_extractf64x4_pd((__m512d)x, 1)));
+    __m128 b = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    b = _mm_add_ps(b, _mm_movehl_ps(b, b));
+    return _mm_cvtss_f32(_mm_add_ss(b, _mm_shuffle_ps(b, b, 1)));
+}
+HR_INLINE float hr_max_f32(f32x16 x) { return _mm512_reduce_max_ps((__m512)x); }
+HR_INLINE int32_t hr_sum_i32(i32x16 x) { return _mm512_reduce_add_epi32((__m512i)x); }
+#else
+HR_ACROSS(hr_sum_f32, f32x16, float, hr_add_f_1)
+HR_ACROSS(hr_max_f32, f32x16, float, hr_max_f_1)
+HR_ACROSS(hr_sum_i32, i32x16, int32_t, hr_add_i_1)
+#endif
+
+// ---- half precision
+
+HR_INLINE uint32_t hr_bits(float x) { uint32_t b; memcpy(&b, &x, 4); return b; }
+HR_INLINE float hr_float(uint32_t b) { float x; memcpy(&x, &b, 4); return x; }
+HR_INLINE float hr_round_bf16_1(float x) {
+    const uint32_t b = hr_bits(x);
+    return x != x ? x : hr_float((b + 0x7FFF + (b >> 16 & 1)) & 0xFFFF0000u);
+}
+HR_INLINE f32x16 hr_round_bf16(f32x16 x) {
+    const i32x16 b = (i32x16)x;
+    const i32x16 rounded = (b + 0x7FFF + (b >> 16 & 1)) & (int32_t)0xFFFF0000;
+    return hr_select_f(x != x, x, (f32x16)rounded);
+}
+#if defined(__F16C__)
+HR_INLINE float hr_from_f16(uint16_t h) { return _cvtsh_ss(h); }
+HR_INLINE uint16_t hr_to_f16(float x) { return _cvtss_sh(x, 0); }
+#else
+HR_INLINE float hr_from_f16(uint16_t h) { _Float16 x; memcpy(&x, &h, 2); return (float)x; }
+HR_INLINE uint16_t hr_to_f16(float x) { _Float16 h = (_Float16)x; uint16_t b; memcpy(&b, &h, 2); return b; }
+#endif
+HR_INLINE float hr_round_f16_1(float x) { return hr_from_f16(hr_to_f16(x)); }
+HR_INLINE f32x16 hr_round_f16(f32x16 x) { f32x16 r; HR_EACH r[lane] = hr_round_f16_1(x[lane]); return r; }
+
+// ---- memory: element `at` of an array, alone, sixteen neighbours, or sixteen in steps
+
+HR_INLINE float hr_get_f32(const void *p, int64_t at) { return ((const float *)p)[at]; }
+HR_INLINE float hr_get_bf16(const void *p, int64_t at) { return hr_float((uint32_t)((const uint16_t *)p)[at] << 16); }
+HR_INLINE float hr_get_f16(const void *p, int64_t at) { return hr_from_f16(((const uint16_t *)p)[at]); }
+HR_INLINE int32_t hr_get_i32(const void *p, int64_t at) { return ((const int32_t *)p)[at]; }
+HR_INLINE int32_t hr_get_i8(const void *p, int64_t at) { return ((const int8_t *)p)[at]; }
+HR_INLINE int32_t hr_get_u8(const void *p, int64_t at) { return ((const uint8_t *)p)[at]; }
+
+HR_INLINE void hr_put_f32(void *p, int64_t at, float x) { ((float *)p)[at] = x; }
+HR_INLINE void hr_put_bf16(void *p, int64_t at, float x) { ((uint16_t *)p)[at] = hr_bits(x) >> 16; }
+HR_INLINE void hr_put_f16(void *p, int64_t at, float x) { ((uint16_t *)p)[at] = hr_to_f16(x); }
+HR_INLINE void hr_put_i32(void *p, int64_t at, int32_t x) { ((int32_t *)p)[at] = x; }
+HR_INLINE void hr_put_i8(void *p, int64_t at, int32_t x) { ((int8_t *)p)[at] = (int8_t)x; }
+HR_INLINE void hr_put_u8(void *p, int64_t at, int32_t x) { ((uint8_t *)p)[at] = (uint8_t)x; }
+
+HR_INLINE f32x16 hr_load_f32(const void *p, int64_t at) { return *(const f32x16 *)((const float *)p + at); }
+HR_INLINE f32x16 hr_load_bf16(const void *p, int64_t at) {
+    return (f32x16)(__builtin_convertvector(*(const u16x16 *)((const uint16_t *)p + at), i32x16) << 16);
+}
+#if defined(__AVX512F__)
+HR_INLINE f32x16 hr_load_f16(const void *p, int64_t at) {
+    return (f32x16)_mm512_cvtph_ps(_mm256_loadu_si256((const void *)((const uint16_t *)p + at)));
+}
+#else
+HR_INLINE f32x16 hr_load_f16(const void *p, int64_t at) { f32x16 r; HR_EACH r[lane] = hr_get_f16(p, at + lane); return r; }
+#endif
+HR_INLINE i32x16 hr_load_i32(const void *p, int64_t at) { return *(const i32x16 *)((const int32_t *)p + at); }
+HR_INLINE i32x16 hr_load_i8(const void *p, int64_t at) { return __builtin_convertvector(*(const i8x16 *)((const int8_t *)p + at), i32x16); }
+HR_INLINE i32x16 hr_load_u8(const void *p, int64_t at) { return __builtin_convertvector(*(const u8x16 *)((const uint8_t *)p + at), i32x16); }
+
+HR_INLINE void hr_store_f32(void *p, int64_t at, f32x16 x) { *(f32x16 *)((float *)p + at) = x; }
+HR_INLINE void hr_store_bf16(void *p, int64_t at, f32x16 x) {
+    *(u16x16 *)((uint16_t *)p + at) = __builtin_convertvector((i32x16)x >> 16 & 0xFFFF, u16x16);
+}
+HR_INLINE void hr_store_f16(void *p, int64_t at, f32x16 x) { HR_EACH hr_put_f16(p, at + lane, x[lane]); }
+HR_INLINE void hr_store_i32(void *p, int64_t at, i32x16 x) { *(i32x16 *)((int32_t *)p + at) = x; }
+HR_INLINE void hr_store_i8(void *p, int64_t at, i32x16 x) { *(i8x16 *)((int8_t *)p + at) = __builtin_convertvector(x, i8x16); }
+HR_INLINE void hr_store_u8(void *p, int64_t at, i32x16 x) { *(u8x16 *)((uint8_t *)p + at) = __builtin_convertvector(x, u8x16); }
+
+#define HR_GATHER(type, vector) \
+    HR_INLINE vector hr_gather_##type(const void *p, int64_t at, int64_t step) { vector r; HR_EACH r[lane] = hr_get_##type(p, at + lane * step); return r; }
+HR_GATHER(f32, f32x16)
+HR_GATHER(bf16, f32x16)
+HR_GATHER(f16, f32x16)
+HR_GATHER(i32, i32x16)
+HR_GATHER(i8, i32x16)
+HR_GATHER(u8, i32x16)
+
+// ---- groups: four bytes or two bfloat16 in a word, sixteen words in a vector; `byte` counts bytes
+
+HR_INLINE int32_t hr_word(const void *p, int64_t byte) { int32_t w; memcpy(&w, (const char *)p + byte, 4); return w; }
+HR_INLINE u8x64 hr_splat_word(int32_t w) { return (u8x64)hr_splat_i32(w); }
+HR_INLINE u8x64 hr_load_words(const void *p, int64_t byte) { return *(const u8x64 *)((const uint8_t *)p + byte); }
+HR_INLINE u8x64 hr_half(u8x64 x, int high) { return (high ? x >> 4 : x) & 15; }
+
+HR_INLINE i32x16 hr_dot4(i32x16 sum, u8x64 a, u8x64 b) {
+#if defined(__AVX512VNNI__)
+    return (i32x16)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)a, (__m512i)b);
+#else
+    HR_EACH for (int i = 0; i < 4; i++) sum[lane] += (int32_t)a[4 * lane + i] * (int8_t)b[4 * lane + i];
+    return sum;
+#endif
+}
+HR_INLINE f32x16 hr_dot2(f32x16 sum, u8x64 a, u8x64 b) {
+#if defined(__AVX512BF16__)
+    return (f32x16)_mm512_dpbf16_ps((__m512)sum, (__m512bh)a, (__m512bh)b);
+#else
+    const i32x16 x = (i32x16)a, y = (i32x16)b;
+    const int32_t high = (int32_t)0xFFFF0000;
+    sum = hr_fma((f32x16)(x & high), (f32x16)(y & high), sum);
+    return hr_fma((f32x16)(x << 16), (f32x16)(y << 16), sum);
+#endif
+}
+
+#endif

@@ -1,0 +1,99 @@
+"""Where the elements of an array lie in memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.compiler.ir import BITS, DType
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One digit of an axis' index: ``index // divisor % extent``; an extent of 0 is not bounded (outermost only)."""
+
+    axis: str
+    divisor: int
+    extent: int
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Digits from the slowest to the fastest.
+
+    Codes of 4-bit weights, 16 output columns (``n``) beside each other, four inputs (``k``) of a column in a word::
+
+        n//16 | k//32 | k//4 % 4 | n % 16 | k % 4        nibble: k//16 % 2
+
+    Attributes:
+        pieces: The digits.
+        nibble: The digit that chooses between the low and the high half of a byte; of 4-bit elements alone.
+    """
+
+    pieces: tuple[Piece, ...]
+    nibble: Piece | None = None
+
+    def strides(self) -> tuple[int, ...]:
+        """Elements (bytes, if there is a nibble) from one value of each digit to the next."""
+        steps = [1]
+        for piece in reversed(self.pieces[1:]):
+            steps.append(steps[-1] * piece.extent)
+        return tuple(reversed(steps))
+
+    def leads(self, piece: Piece) -> bool:
+        """Whether a digit is its axis' highest, which no index exceeds."""
+        others = (*self.pieces, self.nibble) if self.nibble else self.pieces
+        return all(p.divisor <= piece.divisor for p in others if p and p.axis == piece.axis)
+
+    def axes(self) -> set[str]:
+        """The axes that have a digit."""
+        return {piece.axis for piece in self.pieces}
+
+    def elements(self, extents: Mapping[str, int]) -> int:
+        """Elements (bytes, if there is a nibble) of an array whose axes have these extents."""
+        first = self.pieces[0] if self.pieces else None
+        if first is None:
+            return 1
+        outer = first.extent or math.ceil(extents[first.axis] / first.divisor)
+        return outer * self.strides()[0]
+
+    def nbytes(self, dtype: DType, extents: Mapping[str, int]) -> int:
+        """Bytes of such an array."""
+        return self.elements(extents) * (1 if self.nibble else BITS[dtype] // 8)
+
+
+def plain(axes: Sequence[str], extents: Mapping[str, int | str]) -> Layout:
+    """The axes in this order, whole; only the first may be symbolic."""
+    sized = ((axis, extents[axis]) for axis in axes)
+    return Layout(tuple(Piece(axis, 1, extent if isinstance(extent, int) else 0) for axis, extent in sized))
+
+
+def pack(values: npt.NDArray[np.generic], axes: Sequence[str], layout: Layout) -> npt.NDArray[np.generic]:
+    """A constant laid out, one-dimensional.
+
+    Args:
+        values: The array; 4-bit elements one a byte.
+        axes: Its axes, in the order of its dimensions.
+        layout: Where its elements shall lie. Digits of an axis that together exceed its extent are padded with zeros.
+    """
+    digits = [*layout.pieces, *([layout.nibble] if layout.nibble else [])]
+    split: list[tuple[str, int]] = []
+    shape: list[int] = []
+    padded = values
+    for at, axis in enumerate(axes):
+        mine = sorted((d for d in digits if d.axis == axis), key=lambda d: -d.divisor)
+        sizes = [d.extent or -(-values.shape[at] // d.divisor) for d in mine]
+        missing = math.prod(sizes) - values.shape[at]
+        if missing:
+            padded = np.pad(padded, [(0, missing if i == at else 0) for i in range(values.ndim)])
+        split += [(axis, d.divisor) for d in mine]
+        shape += sizes
+    order = [split.index((d.axis, d.divisor)) for d in digits]
+    laid = padded.reshape(shape).transpose(order)
+    if layout.nibble:
+        laid = laid[..., 0] | laid[..., 1] << 4
+    return np.ascontiguousarray(laid).reshape(-1)
