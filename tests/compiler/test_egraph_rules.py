@@ -256,6 +256,52 @@ TERMS = st.recursive(
 )
 
 
+@settings(max_examples=100)
+@given(
+    st.lists(TERMS, min_size=1, max_size=3),
+    st.lists(st.sampled_from(sorted(RULES)), min_size=1, max_size=6, unique=True),
+    st.integers(1, 30),
+)
+def test_when_it_is_saturated_nothing_is_left_to_find(terms, chosen, matches):
+    graph = EGraph()
+    for term in terms:
+        put(graph, term)
+    rules = [RULES[name] for name in chosen]
+    report = saturate(graph, rules, Limits(rounds=200, nodes=600, matches=matches, ban=2))
+    if report.stop != "saturated":
+        return
+    size = len(graph)
+    for rule in rules:
+        for match in find_all(graph, rule.lhs):
+            assert graph.find(build(graph, rule.rhs, match)) == match.root
+    assert len(graph) == size
+
+
+def test_what_was_refused_is_asked_again():
+    """A witness and a right side may look at more than the pattern does."""
+    graph = EGraph()
+    top = put(graph, ("neg", ("a",)))
+    far = put(graph, ("b",))
+
+    def has(op):
+        return lambda graph, match: any(node.head.op == op for node in graph.nodes(far))
+
+    def when_d(graph, match):
+        return put(graph, ("e",)) if has("d")(graph, match) else None
+
+    c = Node("c", (), ())
+    rules = [
+        Rule("last", "", "bit", neg(X), when_d),
+        Rule("second", "", "bit", neg(X), lambda graph, match: put(graph, ("f",)), when=(has("d"), has("c"))),
+        Rule("first", "", "bit", c, lambda graph, match: put(graph, ("d",))),
+    ]
+    graph.union(far, put(graph, ("c",)))
+    report = saturate(graph, rules)
+    assert report.stop == "saturated"
+    assert [node.head.op for node in graph.nodes(top)] == ["e", "f", "neg"]
+    assert [each.unions for each in report.rules] == [1, 1, 1]
+
+
 def subterms(terms):
     seen, todo = {}, list(terms)
     while todo:

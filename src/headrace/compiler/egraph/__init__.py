@@ -1,21 +1,12 @@
 """Equality saturation: an e-graph, rules that grow it, and programs drawn from it. Knows nothing of the IR."""
 
 from headrace.compiler.egraph.analysis import Analysis, Conflict, Contradiction
-from headrace.compiler.egraph.extract import (
-    Choice,
-    Genes,
-    NoProgram,
-    Space,
-    cheapest,
-    crossover,
-    mutate,
-    random_choice,
-    walk,
-)
-from headrace.compiler.egraph.graph import EGraph, Union
-from headrace.compiler.egraph.node import ClassId, EGraphError, ENode, Head
+from headrace.compiler.egraph.extract import cheapest, crossover, mutate, random_choice
+from headrace.compiler.egraph.graph import EGraph
+from headrace.compiler.egraph.node import ClassId, EGraphError, ENode, Head, Union
 from headrace.compiler.egraph.pattern import Attr, Match, Node, Pattern, PatternError, Var, build, find_all
 from headrace.compiler.egraph.rules import Limits, Rule, RuleStats, SaturationReport, saturate
+from headrace.compiler.egraph.space import Choice, Cost, Genes, NoProgram, Space, walk
 
 __all__ = [
     "Analysis",
@@ -24,6 +15,7 @@ __all__ = [
     "ClassId",
     "Conflict",
     "Contradiction",
+    "Cost",
     "EGraph",
     "EGraphError",
     "ENode",

@@ -15,10 +15,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from headrace.compiler.egraph.analysis import Analysis, Conflict, Contradiction
-from headrace.compiler.egraph.node import ClassId, EGraphError, ENode, Head
+from headrace.compiler.egraph.node import ClassId, EClass, EGraphError, ENode, Head, Union
 
 D = TypeVar("D")
 
@@ -26,31 +26,6 @@ GIVEN = "given"
 CONGRUENCE = "congruence"
 MAX_CHANGES = 1000
 """Times that a class' facts may change in one rebuild; more means an analysis that never settles."""
-
-
-class Union(NamedTuple):
-    """Two classes that became one, and why."""
-
-    left: ClassId
-    right: ClassId
-    because: str
-
-
-class EClass:
-    """Nodes that are equal.
-
-    Attributes:
-        nodes: Sorted after a rebuild.
-        parents: Numbers of the nodes that have this class as a child.
-        facts: One for each analysis.
-    """
-
-    __slots__ = ("facts", "nodes", "parents")
-
-    def __init__(self, node: ENode) -> None:
-        self.nodes = [node]
-        self.parents: list[int] = []
-        self.facts: list[Any] = []
 
 
 class EGraph:
@@ -63,6 +38,8 @@ class EGraph:
     Attributes:
         because: Why nodes are being added and classes united at present: a rule's name while it is applied.
         unions: Every union of two different classes so far, in order.
+        eclasses: By present name.
+        clock: Rebuilds so far.
     """
 
     def __init__(self, analyses: Sequence[Analysis[Any]] = (), max_nodes: int = 1_000_000) -> None:
@@ -70,6 +47,9 @@ class EGraph:
         self.max_nodes = max_nodes
         self.because = GIVEN
         self.unions: list[Union] = []
+        self.eclasses: dict[ClassId, EClass] = {}
+        self.clock = 0
+        self._recent: dict[int, list[set[ClassId]]] = {}  # answers of recent(), until the next rebuild
         self._slots = {analysis: slot for slot, analysis in enumerate(self.analyses)}
         self._modifying = [each for each in self.analyses if type(each).modify is not Analysis.modify]
         self._heads: dict[Head, Head] = {}  # equal heads become one object, so that comparing them costs nothing
@@ -77,7 +57,6 @@ class EGraph:
         self._forms: list[ENode] = []
         self._reasons: list[str] = []
         self._numbers: dict[ENode, int] = {}  # the hash-cons: form to the lowest number that has it
-        self._classes: dict[ClassId, EClass] = {}
         self._by_op: dict[str, list[int]] = {}
         self._having: dict[str, list[ClassId]] = {}  # answers of having(), until something changes
         self._moved: list[int] = []  # nodes with a child whose class was merged into another
@@ -101,16 +80,16 @@ class EGraph:
 
     def nodes(self, eclass: ClassId) -> Sequence[ENode]:
         """The nodes of a class, sorted. Not to be changed."""
-        return self._classes[self.find(eclass)].nodes
+        return self.eclasses[self.find(eclass)].nodes
 
     def parents(self, eclass: ClassId) -> list[tuple[ClassId, ENode]]:
         """The nodes that have a class as a child, each with its own class, sorted."""
-        numbers = self._classes[self.find(eclass)].parents
+        numbers = self.eclasses[self.find(eclass)].parents
         return sorted({(self.find(number), self.canonical(self._forms[number])) for number in numbers})
 
     def classes(self) -> list[ClassId]:
         """All classes, sorted."""
-        return sorted(self._classes)
+        return sorted(self.eclasses)
 
     def having(self, op: str) -> Sequence[ClassId]:
         """The classes with a node of an operation, sorted."""
@@ -118,6 +97,17 @@ class EGraph:
         if known is None:
             known = self._having[op] = sorted(set(map(self.find, self._by_op.get(op, ()))))
         return known
+
+    def recent(self, since: int, levels: int) -> set[ClassId]:
+        """The classes whose nodes changed since the clock showed ``since``, or those of a class some levels below."""
+        if since not in self._recent:
+            self._recent[since] = [{name for name, each in self.eclasses.items() if each.changed >= since}]
+        reached = self._recent[since]
+        while len(reached) <= levels:
+            edge = reached[-1] - reached[-2] if len(reached) > 1 else reached[-1]
+            above = (number for eclass in edge for number in self.eclasses[eclass].parents)
+            reached.append(reached[-1].union(map(self.find, above)))
+        return reached[levels]
 
     def interned(self, head: Head) -> Head | None:
         """The object by which the graph's nodes hold a head; None if no node has it."""
@@ -132,7 +122,7 @@ class EGraph:
         slot = self._slots.get(analysis)
         if slot is None:
             raise EGraphError(f"this e-graph does not keep {analysis.name!r}: name it when the graph is made")
-        fact: D = self._classes[self.find(eclass)].facts[slot]
+        fact: D = self.eclasses[self.find(eclass)].facts[slot]
         return fact
 
     def reasons(self, eclass: ClassId) -> Counter[str]:
@@ -176,10 +166,9 @@ class EGraph:
         self._leaders.append(count)
         self._forms.append(node)
         self._reasons.append(self.because)
-        self._classes[count] = eclass = EClass(node)
-        eclass.facts = facts
+        self.eclasses[count] = EClass(node, facts, self.clock)
         for child in set(node.children):
-            self._classes[child].parents.append(count)
+            self.eclasses[child].parents.append(count)
         self._by_op.setdefault(head.op, []).append(count)
         self._having.pop(head.op, None)
         if self._modifying:
@@ -199,10 +188,10 @@ class EGraph:
         if keep == lose:
             return False
         # The one with more parents stays, because the other's have to be visited.
-        if (-len(self._classes[keep].parents), keep) > (-len(self._classes[lose].parents), lose):
+        if (-len(self.eclasses[keep].parents), keep) > (-len(self.eclasses[lose].parents), lose):
             keep, lose = lose, keep
         because = self.because if why is None else why
-        kept, lost = self._classes[keep], self._classes[lose]
+        kept, lost = self.eclasses[keep], self.eclasses[lose]
         facts = [self._merged(slot, keep, kept, lost.facts[slot], because) for slot in range(len(self.analyses))]
         self.unions.append(Union(left, right, because))
         self._moved.extend(lost.parents)
@@ -216,7 +205,7 @@ class EGraph:
         kept.facts = facts
         kept.nodes.extend(lost.nodes)
         kept.parents.extend(lost.parents)
-        del self._classes[lose]
+        del self.eclasses[lose]
         self._untidy.add(keep)
         self._having.clear()
         return True
@@ -276,7 +265,7 @@ class EGraph:
 
     def _restore_facts(self, number: int, changes: Counter[ClassId]) -> None:
         leader = self.find(number)
-        eclass = self._classes[leader]
+        eclass = self.eclasses[leader]
         node = self._forms[number]
         facts = [
             self._merged(slot, leader, eclass, analysis.make(self, node), f"{node} in it")
@@ -306,7 +295,10 @@ class EGraph:
         """Forget old forms and dead numbers (those whose form has a lower number), and sort what is left."""
         numbers, forms = self._numbers, self._forms
         for leader in sorted(set(map(self.find, self._untidy))):
-            eclass = self._classes[leader]
+            eclass = self.eclasses[leader]
+            eclass.changed = self.clock
             eclass.nodes = sorted(set(map(self.canonical, eclass.nodes)))
             eclass.parents = sorted({number for number in eclass.parents if numbers[forms[number]] == number})
         self._untidy.clear()
+        self._recent.clear()
+        self.clock += 1

@@ -19,7 +19,7 @@ def _check_names(graph: EGraph) -> None:
     count = len(graph._leaders)
     assert len(graph._forms) == len(graph._reasons) == count, "a number has no node"
     leaders = {graph.find(number) for number in range(count)}
-    assert leaders == set(graph._classes), "a class is lost, or was merged and is still there"
+    assert leaders == set(graph.eclasses), "a class is lost, or was merged and is still there"
     for form, number in graph._numbers.items():
         assert graph._forms[number] == form, "a node is filed under an old form"
         assert graph._heads[form.head] is form.head, "two objects for one head"
@@ -51,7 +51,7 @@ def _check_parents(graph: EGraph) -> None:
         for child in node.children:
             expected[child].add(number)
     for eclass, numbers in expected.items():
-        assert graph._classes[eclass].parents == sorted(numbers), "the parents of a class are not the nodes above it"
+        assert graph.eclasses[eclass].parents == sorted(numbers), "the parents of a class are not the nodes above it"
 
 
 def _check_facts(graph: EGraph) -> None:

@@ -1,4 +1,4 @@
-"""``Head`` and ``ENode``: what an e-graph is made of, under an order that no run and no machine changes."""
+"""What an e-graph is made of: ``Head``, ``ENode``, ``EClass``, under an order that no run and no machine changes."""
 
 from __future__ import annotations
 
@@ -104,3 +104,30 @@ class ENode(NamedTuple):
 
     def __repr__(self) -> str:
         return f"{self.head}({', '.join(map(str, self.children))})" if self.children else repr(self.head)
+
+
+class Union(NamedTuple):
+    """Two classes that became one, and why."""
+
+    left: ClassId
+    right: ClassId
+    because: str
+
+
+class EClass:
+    """Nodes that are equal.
+
+    Attributes:
+        nodes: Sorted after a rebuild.
+        parents: Numbers of the nodes that have this class as a child.
+        facts: One for each analysis.
+        changed: The graph's clock when ``nodes`` last changed.
+    """
+
+    __slots__ = ("changed", "facts", "nodes", "parents")
+
+    def __init__(self, node: ENode, facts: list[Any], clock: int) -> None:
+        self.nodes = [node]
+        self.parents: list[int] = []
+        self.facts = facts
+        self.changed = clock

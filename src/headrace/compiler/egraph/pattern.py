@@ -21,6 +21,9 @@ from headrace.compiler.egraph.node import ClassId, EGraphError, Head, Key, order
 
 Row = tuple[Any, ...]
 
+CHUNK = 256
+"""Roots that a search looks at together."""
+
 
 class PatternError(EGraphError):
     """A pattern or a rule does not make sense."""
@@ -42,11 +45,22 @@ class Attr:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A class with a node of this operation, with these attributes and children."""
+    """A class with a node of this operation, with these attributes and children.
+
+    Attributes:
+        head: Operation and attributes, when all of these are given.
+    """
 
     op: str
     attrs: tuple[Any, ...] | Attr = ()
     children: tuple[Pattern, ...] = ()
+    head: Head | None = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        head = None
+        if not isinstance(self.attrs, Attr) and not any(isinstance(attr, Attr) for attr in self.attrs):
+            head = Head(self.op, self.attrs)
+        object.__setattr__(self, "head", head)
 
 
 Pattern = Var | Node
@@ -88,19 +102,19 @@ class Open:
 
     def run(self, graph: EGraph, rows: list[Row]) -> list[Row]:
         """All rows that go on."""
-        op, arity, register = self.op, self.arity, self.register
+        op, arity, register, eclasses = self.op, self.arity, self.register, graph.eclasses
         if self.head is None:
             return [
                 (*row, node.head, *node.children)
                 for row in rows
-                for node in graph.nodes(row[register])
+                for node in eclasses[row[register]].nodes
                 if node.head.op == op and len(node.children) == arity and self._fits(node.head)
             ]
         head = graph.interned(self.head)
         return [
             (*row, head, *node.children)
             for row in rows
-            for node in graph.nodes(row[register])
+            for node in eclasses[row[register]].nodes
             if node.head is head and len(node.children) == arity
         ]
 
@@ -151,6 +165,8 @@ class Matcher:
     Attributes:
         variables: Register of each ``Var``.
         attributes: Place of each ``Attr``.
+        width: Registers of a row.
+        levels: How far below the root there are nodes to open.
     """
 
     op: str | None
@@ -158,6 +174,7 @@ class Matcher:
     variables: dict[str, int] = field(default_factory=dict)
     attributes: dict[str, Place] = field(default_factory=dict)
     width: int = 1
+    levels: int = 0
 
     @classmethod
     def of(cls, pattern: Pattern) -> Matcher:
@@ -167,12 +184,13 @@ class Matcher:
             PatternError: A name stands for a class and for an attribute, or a literal is of no kind known.
         """
         matcher = cls(pattern.op if isinstance(pattern, Node) else None)
-        todo: list[tuple[int, Pattern]] = [(0, pattern)]
+        todo: list[tuple[int, int, Pattern]] = [(0, 0, pattern)]
         while todo:
             # Breadth first: all that one node tells is compared before the next one is opened.
-            register, part = todo.pop(0)
+            register, level, part = todo.pop(0)
             if isinstance(part, Node):
-                todo.extend(matcher._open(register, part))
+                matcher.levels = level
+                todo.extend((child, level + 1, below) for child, below in matcher._open(register, part))
             elif part.name in matcher.variables:
                 matcher.steps.append(Same(matcher.variables[part.name], register))
             else:
@@ -185,10 +203,9 @@ class Matcher:
     def _open(self, register: int, node: Node) -> list[tuple[int, Pattern]]:
         attrs = () if isinstance(node.attrs, Attr) else node.attrs
         literals = tuple((i, order_key(attr)) for i, attr in enumerate(attrs) if not isinstance(attr, Attr))
-        free = isinstance(node.attrs, Attr)
-        head = Head(node.op, attrs) if not free and len(literals) == len(attrs) else None
+        count = None if isinstance(node.attrs, Attr) else len(attrs)
         at, arity = self.width, len(node.children)
-        self.steps.append(Open(register, node.op, arity, head, None if free else len(attrs), literals))
+        self.steps.append(Open(register, node.op, arity, node.head, count, literals))
         self.width += 1 + arity
         named: list[tuple[Attr, int | None]] = [(a, i) for i, a in enumerate(attrs) if isinstance(a, Attr)]
         if isinstance(node.attrs, Attr):
@@ -201,26 +218,47 @@ class Matcher:
         # A variable may end the row with one comparison: it goes before the nodes beside it.
         return sorted(enumerate(node.children, at + 1), key=lambda child: isinstance(child[1], Node))
 
-    def rows(self, graph: EGraph, limit: int) -> tuple[list[Row], bool]:
-        """The rows of all matches, ordered by root and then by the nodes tried.
+    def rows(self, graph: EGraph, limit: int, since: int = 0) -> tuple[list[Row], bool]:
+        """The rows of all matches in a rebuilt graph, ordered by root and then by the nodes tried.
+
+        Args:
+            graph: Where to look.
+            limit: See below.
+            since: What was there at this time of the graph's clock may be left out.
 
         Returns:
             Rows, at most ``limit``, and whether these are all. A search that holds more than ``limit`` unfinished
             rows of one root is given up too: it would not end in useful time.
         """
+        roots = graph.classes() if self.op is None else graph.having(self.op)
+        if since:
+            recent = graph.recent(since, self.levels)
+            roots = [root for root in roots if root in recent]
         found: list[Row] = []
-        for root in graph.classes() if self.op is None else graph.having(self.op):
-            rows: list[Row] = [(root,)]
-            for step in self.steps:
-                rows = step.run(graph, rows)
-                if not rows:
-                    break
-                if len(rows) > limit:
-                    return found, False
-            found += rows
-            if len(found) > limit:
-                return found[:limit], False
+        todo = [roots[start : start + CHUNK] for start in range(0, len(roots), CHUNK)][::-1]
+        while todo:
+            some = todo.pop()
+            rows = self._run(graph, [(root,) for root in some], limit)
+            if rows is not None:
+                found += rows
+                if len(found) > limit:
+                    return found[:limit], False
+            elif len(some) > 1:
+                todo += [some[len(some) // 2 :], some[: len(some) // 2]]
+            else:
+                return found, False
         return found, True
+
+    def _run(self, graph: EGraph, rows: list[Row], limit: int) -> list[Row] | None:
+        for step in self.steps:
+            rows = step.run(graph, rows)
+            if len(rows) > limit:
+                return None
+        return rows
+
+    def is_current(self, graph: EGraph, row: Row) -> bool:
+        """Whether a row that was found earlier names all classes as they are named now."""
+        return all(isinstance(each, Head) or graph.find(each) == each for each in row)
 
     def match(self, row: Row) -> Match:
         """A row by names."""
@@ -253,13 +291,16 @@ def build(graph: EGraph, pattern: Pattern, bindings: Mapping[str, Any]) -> Class
     try:
         if isinstance(pattern, Var):
             return graph.find(bindings[pattern.name])
-        if isinstance(pattern.attrs, Attr):
-            attrs = bindings[pattern.attrs.name]
-        else:
-            attrs = tuple(bindings[each.name] if isinstance(each, Attr) else each for each in pattern.attrs)
+        head = pattern.head or Head(pattern.op, _attrs(pattern.attrs, bindings))
     except KeyError as error:
         raise PatternError(f"{error.args[0]!r} is not bound: it does not stand on the left side") from None
-    return graph.add(Head(pattern.op, attrs), [build(graph, child, bindings) for child in pattern.children])
+    return graph.add(head, [build(graph, child, bindings) for child in pattern.children])
+
+
+def _attrs(attrs: tuple[Any, ...] | Attr, bindings: Mapping[str, Any]) -> tuple[Any, ...]:
+    if isinstance(attrs, Attr):
+        return tuple(bindings[attrs.name])
+    return tuple(bindings[attr.name] if isinstance(attr, Attr) else attr for attr in attrs)
 
 
 def names(pattern: Pattern) -> tuple[set[str], set[str]]:

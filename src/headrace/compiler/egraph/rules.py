@@ -150,36 +150,61 @@ def saturate(graph: EGraph, rules: Sequence[Rule], limits: Limits | None = None)
 
 
 class _Runner:
-    """One rule in one saturation: what it did, what it may do, and which rows it is done with."""
+    """One rule in one saturation: what it did, and which rows it need not look at again.
+
+    Attributes:
+        done: Rows that were applied.
+        refused: Rows that a witness or the right side had nothing to say to; asked again each round.
+        since: The graph's clock at the last search that was complete.
+        free_at: The round from which it may search.
+    """
 
     def __init__(self, rule: Rule) -> None:
         self.stats = RuleStats(rule)
         self.done: set[Row] = set()
+        self.refused: dict[Row, None] = {}
+        self.since = 0
         self.free_at = 0
 
-    def search(self, graph: EGraph, limit: int) -> tuple[list[tuple[Row | None, Match]], bool]:
-        """New matches that all witnesses agree to, and whether these are all."""
+    def search(self, graph: EGraph, limit: int) -> list[tuple[Row, Match]] | None:
+        """New matches that all witnesses agree to; None if there are more than ``limit`` to look at."""
         rule = self.stats.rule
-        found: list[tuple[Row | None, Match]]
-        if rule.matcher is None:
-            assert callable(rule.lhs)
-            some = list(islice(rule.lhs(graph), limit + 1))
-            found, complete = [(None, match) for match in some[:limit]], len(some) <= limit
-        else:
-            rows, complete = rule.matcher.rows(graph, limit)
-            found = [(row, rule.matcher.match(row)) for row in rows if row not in self.done]
-        if rule.when and complete:
-            found = [each for each in found if all(witness(graph, each[1]) for witness in rule.when)]
-        return found, complete
+        found = self._matches(graph, limit) if rule.matcher is None else self._rows(graph, rule.matcher, limit)
+        if found is None or not rule.when:
+            return found
+        agreed: list[tuple[Row, Match]] = []
+        for row, match in found:
+            if all(witness(graph, match) for witness in rule.when):
+                agreed.append((row, match))
+            else:
+                self.refused[row] = None
+        return agreed
 
-    def apply(self, graph: EGraph, row: Row | None, match: Match) -> None:
+    def _matches(self, graph: EGraph, limit: int) -> list[tuple[Row, Match]] | None:
+        assert callable(self.stats.rule.lhs)
+        some = list(islice(self.stats.rule.lhs(graph), limit + 1))
+        return None if len(some) > limit else [((), match) for match in some]
+
+    def _rows(self, graph: EGraph, matcher: Matcher, limit: int) -> list[tuple[Row, Match]] | None:
+        new, complete = matcher.rows(graph, limit, self.since)
+        if not complete:
+            return None
+        self.since = graph.clock
+        # A row with an old name of a class came back among the new ones, under its present name.
+        rows = [row for row in self.refused if matcher.is_current(graph, row)]
+        self.refused.clear()
+        rows += [row for row in new if row not in self.done]
+        return [(row, matcher.match(row)) for row in dict.fromkeys(rows)]
+
+    def apply(self, graph: EGraph, row: Row, match: Match) -> None:
         """Add the right side and call it equal to the root."""
         rhs = self.stats.rule.rhs
         result = rhs(graph, match) if callable(rhs) else build(graph, rhs, match)
-        if result is not None:
+        if result is None:
+            self.refused[row] = None
+        else:
             graph.union(match.root, result)
-            if row is not None:
-                self.done.add(row)
+            self.done.add(row)
 
 
 class _Run:
@@ -207,7 +232,7 @@ class _Run:
     def _round(self) -> Stop | None:
         """Search with every rule, then apply, then rebuild: the order of the rules does not decide what is found."""
         before = (len(self.graph), len(self.graph.unions))
-        work: list[tuple[_Runner, list[tuple[Row | None, Match]]]] = []
+        work: list[tuple[_Runner, list[tuple[Row, Match]]]] = []
         for runner in self.runners:
             if self._late():
                 return "seconds"
@@ -225,21 +250,21 @@ class _Run:
                 runner.free_at -= ahead
         return stop
 
-    def _search(self, runner: _Runner) -> list[tuple[Row | None, Match]]:
+    def _search(self, runner: _Runner) -> list[tuple[Row, Match]]:
         stats = runner.stats
         if runner.free_at > self.rounds:
             return []
         start = time.perf_counter()
         limit = max(self.limits.matches, len(self.graph)) << stats.bans
-        found, complete = runner.search(self.graph, limit)
+        found = runner.search(self.graph, limit)
         stats.seconds += time.perf_counter() - start
-        if complete:
+        if found is not None:
             return found
         runner.free_at = self.rounds + 1 + (self.limits.ban << stats.bans)
         stats.bans += 1
         return []
 
-    def _apply(self, work: list[tuple[_Runner, list[tuple[Row | None, Match]]]]) -> Stop | None:
+    def _apply(self, work: list[tuple[_Runner, list[tuple[Row, Match]]]]) -> Stop | None:
         graph = self.graph
         outer = graph.because
         try:
