@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from headrace.compiler.codegen import index as ix
 from headrace.compiler.codegen.index import LANES, Index, Term
 from headrace.compiler.codegen.layout import Layout, Piece
-from headrace.compiler.codegen.nest import Item, Level, LevelKind, Nest, Place, Scope, arrange, path_of
+from headrace.compiler.codegen.nest import Item, Level, LevelKind, Nest, Path, Place, Scope, arrange, path_of
 from headrace.compiler.ir import FLOATS, SCAN, DType, Graph, Node, Op, selected_axes
 from headrace.errors import HeadraceError
 
@@ -48,11 +49,13 @@ class Store:
         node: The value.
         into: Where it goes.
         indices: Nodes that say where along an axis of the buffer, for those that are not the value's own.
+        bounds: Axis to the node that says where it ends for this value; what lies behind is stored as zero.
     """
 
     node: int
     into: Buffer
     indices: Mapping[str, int] = field(default_factory=dict)
+    bounds: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +67,16 @@ class Cone:
         stores: What is computed.
         levels: The iteration, from outer to inner.
         buffers: Nodes that are in memory already.
-        bounds: Axis that is folded only so far, to the node that says how far.
+        uniform: Nodes that are the same in the whole task, though they have an axis that it runs over, in C.
+        limits: Axis that is folded only so far, to the farthest that any value of the task folds it, in C.
     """
 
     graph: Graph
     stores: tuple[Store, ...]
     levels: tuple[Level, ...]
     buffers: Mapping[int, Buffer]
-    bounds: Mapping[str, int] = field(default_factory=dict)
+    uniform: Mapping[int, str] = field(default_factory=dict)
+    limits: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -97,6 +102,7 @@ class _Emitter:
         self.graph = cone.graph
         self.levels = {axis: [x for x in cone.levels if x.axis == axis] for axis in {x.axis for x in cone.levels}}
         self.uses = _uses(cone)
+        self.axes = _axes(cone, self.uses)
         self.fused: set[int] = set()
         self.items: dict[int, Item] = {}
         self.nest = Nest()
@@ -117,7 +123,7 @@ class _Emitter:
         return "b" if dtype is DType.BOOL else "f" if dtype in FLOATS else "i"
 
     def kinds(self, at: int) -> set[LevelKind]:
-        return {x.kind for axis in self.graph.types[at].axes for x in self.levels.get(axis, ())}
+        return {x.kind for axis in self.axes[at] for x in self.levels.get(axis, ())}
 
     def vector(self, at: int) -> bool:
         return LevelKind.LANES in self.kinds(at)
@@ -166,6 +172,8 @@ class _Emitter:
 
     def _index(self, at: int) -> Index | None:
         node = self.node(at)
+        if at in self.cone.uniform:
+            return ix.opaque(self.cone.uniform[at])
         if at in self.cone.buffers or node.op is Op.GATHER:
             return self._loaded_index(at)
         match node.op:
@@ -192,9 +200,13 @@ class _Emitter:
         if node.op is Op.GATHER and self.node(node.args[0]).op is Op.IOTA:
             iota, index = self.node(node.args[0]), self.index(node.args[1])
             return None if index is None else ix.divide(index, int(iota.attrs[1]))  # type: ignore[arg-type]
-        if self.vector(at) or self.grouped(at) or not self.in_memory(at):
+        if not self.in_memory(at):
             return None
-        return ix.opaque(self.load(at))
+        buffer, indices = self.place_in(at)
+        offset = self.offset(buffer, indices)
+        if offset is None or not offset.uniform:
+            return None
+        return ix.opaque(f"hr_get_{buffer.dtype}({buffer.pointer}, {offset.c()})")
 
     def condition(self, at: int) -> str | None:
         """A comparison of indices that is the same in all lanes, in C."""
@@ -236,7 +248,7 @@ class _Emitter:
     def inside(self, axis: str, index: Index) -> Index:
         """The index, clamped to its axis unless it cannot leave it."""
         extent = self.graph.axes[axis].extent
-        if isinstance(extent, int) and ix.divide(index, extent) == Index():
+        if isinstance(extent, int) and ix.within(index, extent):
             return index
         if not index.uniform:
             return index if not isinstance(extent, int) else _no_lanes(axis)
@@ -349,24 +361,35 @@ class _Emitter:
         order = sorted(at for at in self.uses if at not in self.fused and not self.inline(at))
         for at in order:
             self._check(at)
-        axes = {at: set(self.graph.types[at].axes) for at in order}
         placed = set(order)
         for at in order:
             node = self.node(at)
-            path = inside = path_of(self.cone.levels, axes[at])
+            path = inside = path_of(self.cone.levels, self.axes[at])
             if node.op is Op.FOLD and at not in self.cone.buffers:
                 axis = str(node.attrs[1])
-                inside = path_of(self.cone.levels, set(self.graph.types[node.args[0]].axes) | {axis})
+                inside = path_of(self.cone.levels, self.axes[at] | self.axes[node.args[0]] | {axis})
             needs = tuple(sorted({n for n in map(self.behind, self._reads(at)) if n in placed}))
             self.items[at] = Item(path, inside, needs)
         for at, store in enumerate(self.cone.stores, len(self.graph.nodes)):
-            wanted = set(self.graph.types[store.node].axes)
-            for index in store.indices.values():
-                wanted |= set(self.graph.types[index].axes)
+            wanted = self.axes[store.node].union(*(self.axes[x] for x in store.indices.values()))
             path = path_of(self.cone.levels, wanted)
             needs = (self.behind(store.node),) if self.behind(store.node) in placed else ()
             self.items[at] = Item(path, path, needs)
+        self._keep_loads_near()
         self.nest = arrange(self.items)
+
+    def _keep_loads_near(self) -> None:
+        """Read memory where the value is used, rather than copy a row out of a loop that it does not change in."""
+        readers: dict[int, set[Path]] = {}
+        for item in self.items.values():
+            for need in item.needs:
+                readers.setdefault(need, set()).add(item.inside)
+        for at, item in self.items.items():
+            looped = [self.cone.levels.index(x) for x in item.path if x.kind is LevelKind.LOOP]
+            if at < len(self.graph.nodes) and self.in_memory(at) and looped and len(readers.get(at, ())) == 1:
+                (inside,) = readers[at]
+                near = tuple(x for x in inside if x in item.path or self.cone.levels.index(x) < looped[-1])
+                self.items[at] = Item(near, near, item.needs)
 
     def _check(self, at: int) -> None:
         node = self.node(at)
@@ -507,20 +530,20 @@ class _Emitter:
         lines = []
         for addend in self._addends(node.args[0])[0]:
             if any(self.grouped(x) for x in addend):
-                lines.append(self._dot(addend, into))
+                lines.append(self._dot(at, addend, into))
                 continue
             values = [self.value(x, wide) for x in addend]
             if len(values) == 2 and reducer == "sum" and self.rep(at) == "f":
-                lines.append(f"{into} = {_suffix('hr_fma', wide)}({values[0]}, {values[1]}, {into});")
-                continue
-            value = values[0] if len(values) == 1 else f"({values[0]} * {values[1]})"
-            value = self._masked(at, axis, reducer, value, wide)
-            op = {"sum": Op.ADD, "max": Op.MAX, "prod": Op.MUL}[reducer]
-            lines.append(f"{into} = {_operation(op, [into, value], self.rep(at), wide)};")
+                result = f"{_suffix('hr_fma', wide)}({values[0]}, {values[1]}, {into})"
+            else:
+                op = {"sum": Op.ADD, "max": Op.MAX, "prod": Op.MUL}[reducer]
+                value = values[0] if len(values) == 1 else f"({values[0]} * {values[1]})"
+                result = _operation(op, [into, value], self.rep(at), wide)
+            lines.append(f"{into} = {self._counted(at, axis, result, into)};")
         return lines
 
-    def _masked(self, at: int, axis: str, reducer: str, value: str, wide: bool) -> str:
-        """The value, or the neutral element where it is behind the bound or the end of the axis."""
+    def _counted(self, at: int, axis: str, result: str, into: str) -> str:
+        """The new sum, or the old one where the element is behind the bound or the end of the axis."""
         node = self.node(at)
         index = self.axis_index(axis)
         extent = self.graph.axes[axis].extent
@@ -529,18 +552,28 @@ class _Emitter:
         elif isinstance(extent, int) and index.lane and extent % LANES:
             bound = str(extent)
         else:
-            return value
-        neutral = _neutral(reducer, self.rep(at), wide)
+            return result
         if index.lane:
-            return f"hr_select_{self.rep(at)}(hr_below({index.c()}, {bound}), {value}, {neutral})"
-        return f"({index.c()} < {bound} ? {value} : {neutral})"
+            return f"hr_select_{self.rep(at)}(hr_below({index.c()}, {bound}), {result}, {into})"
+        return f"{index.c()} < {bound} ? {result} : {into}"
 
-    def _dot(self, addend: tuple[int, ...], into: str) -> str:
-        """Add the products of a group: four of bytes or two of bfloat16."""
+    def _dot(self, at: int, addend: tuple[int, ...], into: str) -> str:
+        """Add the products of a group: four of bytes or two of bfloat16.
+
+        Where a bound ends inside of a group, one factor was stored as zero behind it, and the other must be a number.
+        """
         sources = [self._source(x) for x in addend]
         values = [self.value(x) for x in addend]
         wide = [self.vector(x) for x in addend]
         words = [v if w else f"hr_splat_word({v})" for v, w in zip(values, wide, strict=True)]
+        axis = str(self.node(at).attrs[1])
+        if len(self.node(at).args) > 1:
+            if axis not in self.cone.limits:
+                raise CannotEmit("a bound inside of a group")
+            left = f"{self.cone.limits[axis]} - ({self.axis_index(axis).c()})"
+            words = [
+                f"hr_members_{_members(sources)}({v}, {left})" if w else v for v, w in zip(words, wide, strict=True)
+            ]
         if len(addend) == 1:
             words.append("hr_splat_word(0x01010101)")
             sources.append(DType.I8)
@@ -556,7 +589,7 @@ class _Emitter:
 
     def _source(self, at: int) -> DType:
         node = self.node(at)
-        return self._source(node.args[0]) if node.op is Op.CAST else self.dtype(at)
+        return self._source(node.args[0]) if node.op is Op.CAST and not self.in_memory(at) else self.dtype(at)
 
     # -- results
 
@@ -574,13 +607,25 @@ class _Emitter:
         if not wide:
             if offset is None:
                 raise CannotEmit("a single value has no single place")
-            return [f"hr_put_{buffer.dtype}({buffer.pointer}, {offset.c()}, {self.value(store.node)});"]
-        value = self.value(store.node, as_vector=True)
+            value = self._ended(store, self.value(store.node), False)
+            return [f"hr_put_{buffer.dtype}({buffer.pointer}, {offset.c()}, {value});"]
+        value = self._ended(store, self.value(store.node, as_vector=True), True)
         extent = self.graph.axes[lanes[0]].extent
         whole = buffer.padded or (isinstance(extent, int) and extent % LANES == 0)
         if offset is not None and offset.lane == 1 and whole:
             return [f"hr_store_{buffer.dtype}({buffer.pointer}, {offset.c()}, {value});"]
         return self._scattered(buffer, indices, value, lanes[0], extent, whole)
+
+    def _ended(self, store: Store, value: str, wide: bool) -> str:
+        """The value, or zero behind its bounds."""
+        rep = self.rep(store.node)
+        for axis, bound in store.bounds.items():
+            index, end = self.axis_index(axis), self.value(bound)
+            if wide and index.lane:
+                value = f"hr_select_{rep}(hr_below({index.c()}, {end}), {value}, {_neutral('sum', rep, True)})"
+            else:
+                value = f"({index.c()} < {end} ? {value} : {_neutral('sum', rep, wide)})"
+        return value
 
     def _scattered(
         self, buffer: Buffer, indices: Mapping[str, Index], value: str, axis: str, extent: int | str, whole: bool
@@ -605,30 +650,53 @@ class _Emitter:
         held = self.scopes[scope]
         entries = [(time, 0, at, text) for time, at, text in held.entries]
         for (level, time), inner in held.loops.items():
-            entries.append((time, 1, self.cone.levels.index(level), _loop(level, self.trips(level), self.lines(inner))))
+            entries.append(
+                (
+                    time,
+                    1,
+                    self.cone.levels.index(level),
+                    _loop(level, level.steps or str(level.count), self.lines(inner)),
+                )
+            )
         entries.sort(key=lambda entry: entry[:3])
         return [line for *_, text in entries for line in text]
-
-    def trips(self, level: Level) -> str:
-        bound = self.cone.bounds.get(level.axis)
-        if bound is None or level.kind is not LevelKind.LOOP:
-            return level.steps or str(level.count)
-        return level.steps
 
 
 def _uses(cone: Cone) -> dict[int, int]:
     """How often each needed value is read; those in memory already stop the walk."""
     uses: dict[int, int] = {}
     stack = [s.node for s in cone.stores] + [i for s in cone.stores for i in s.indices.values()]
-    stack += cone.bounds.values()
+    stack += [i for s in cone.stores for i in s.bounds.values()]
     while stack:
         at = stack.pop()
         uses[at] = uses.get(at, 0) + 1
-        if uses[at] == 1 and at not in cone.buffers:
+        if uses[at] == 1 and at not in cone.buffers and at not in cone.uniform:
             node = cone.graph.nodes[at]
-            inner = node.op is Op.GATHER and node.args[0] in cone.buffers
-            stack += node.args[1:] if inner else node.args
+            whole = node.op is not Op.GATHER or not _addressed(cone, node)
+            stack += node.args if whole else node.args[1:]
     return uses
+
+
+def _addressed(cone: Cone, gather: Node) -> bool:
+    """Whether a gather's source is no value, only something that an index goes into."""
+    return gather.args[0] in cone.buffers or cone.graph.nodes[gather.args[0]].op is Op.IOTA
+
+
+def _axes(cone: Cone, uses: Mapping[int, int]) -> dict[int, frozenset[str]]:
+    """The axes along which each value differs within a task."""
+    axes: dict[int, frozenset[str]] = {}
+    for at in sorted(uses):
+        node, known = cone.graph.nodes[at], cone.graph.types[at].axes
+        if at in cone.uniform:
+            axes[at] = frozenset()
+        elif at in cone.buffers or node.op in (Op.IOTA, Op.CONST, Op.INPUT):
+            axes[at] = frozenset(known)
+        elif node.op is Op.GATHER:
+            source = axes.get(node.args[0], frozenset(cone.graph.types[node.args[0]].axes))
+            axes[at] = (source - set(selected_axes(node))).union(*(axes[x] for x in node.args[1:]))
+        else:
+            axes[at] = frozenset().union(*(axes[x] for x in node.args)) & frozenset(known)
+    return axes
 
 
 def _arithmetic(op: Op, a: Index, b: Index) -> Index | None:
@@ -640,6 +708,11 @@ def _arithmetic(op: Op, a: Index, b: Index) -> Index | None:
     if op is Op.MOD:
         return ix.modulo(a, b.constant) if plain_b else None
     return ix.opaque(f"hr_larger({a.c()}, {b.c()})") if a.uniform and b.uniform else None
+
+
+def _members(sources: list[DType]) -> int:
+    """How many elements share a word."""
+    return 2 if DType.BF16 in sources else 4
 
 
 def _digit(index: Index, piece: Piece, layout: Layout) -> Index | None:
@@ -656,7 +729,7 @@ def _literal(node: Node) -> str:
     if DType(str(dtype)) not in FLOATS:
         return str(value)
     number = float(value)  # type: ignore[arg-type]
-    if number != number:
+    if math.isnan(number):
         return "(0.0f / 0.0f)"
     if number in (float("inf"), float("-inf")):
         return "HR_INFINITY" if number > 0 else "-HR_INFINITY"

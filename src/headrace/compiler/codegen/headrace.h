@@ -219,6 +219,12 @@ HR_INLINE u8x64 hr_splat_word(int32_t w) { return (u8x64)hr_splat_i32(w); }
 HR_INLINE u8x64 hr_load_words(const void *p, int64_t byte) { return *(const u8x64 *)((const uint8_t *)p + byte); }
 HR_INLINE u8x64 hr_half(u8x64 x, int high) { return (high ? x >> 4 : x) & 15; }
 
+// The first `count` members of each group; the others zero.
+HR_INLINE u8x64 hr_members_2(u8x64 x, int64_t count) { return (u8x64)((i32x16)x & (count > 1 ? -1 : count > 0 ? 0xFFFF : 0)); }
+HR_INLINE u8x64 hr_members_4(u8x64 x, int64_t count) {
+    return (u8x64)((i32x16)x & (count > 3 ? -1 : count > 0 ? (1 << 8 * count) - 1 : 0));
+}
+
 HR_INLINE i32x16 hr_dot4(i32x16 sum, u8x64 a, u8x64 b) {
 #if defined(__AVX512VNNI__)
     return (i32x16)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)a, (__m512i)b);

@@ -6,6 +6,7 @@ Every index is a sum of loop variables with factors, so that it is known whether
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 LANES = 16
@@ -51,6 +52,11 @@ class Index:
         return self.lane == 0 and self.dot == 0
 
 
+def within(a: Index, extent: int) -> bool:
+    """Whether the index is known to be from 0 to ``extent - 1``."""
+    return _below(a, extent)
+
+
 def constant(value: int) -> Index:
     """A number."""
     return Index(constant=value)
@@ -93,8 +99,12 @@ def modulo(a: Index, divisor: int) -> Index | None:
     if _below(rest, divisor):
         return rest
     outer = _aligned(rest, divisor)
+    if outer is None:
+        return None
     inner = Index(lane=rest.lane, dot=rest.dot, dots=rest.dots)
-    return None if outer is None else add(opaque(f"(({outer.c()}) % {divisor})"), inner)
+    step = math.gcd(divisor, outer.constant, *(t.factor for t in outer.terms))
+    steps = Index(tuple(replace(t, factor=t.factor // step) for t in outer.terms), outer.constant // step)
+    return add(Index((Term(f"(({steps.c()}) % {divisor // step})", step, divisor // step),)), inner)
 
 
 def below(a: Index, bound: int) -> str | None:

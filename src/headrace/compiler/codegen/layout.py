@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -72,7 +73,7 @@ def plain(axes: Sequence[str], extents: Mapping[str, int | str]) -> Layout:
     return Layout(tuple(Piece(axis, 1, extent if isinstance(extent, int) else 0) for axis, extent in sized))
 
 
-def pack(values: npt.NDArray[np.generic], axes: Sequence[str], layout: Layout) -> npt.NDArray[np.generic]:
+def pack(values: npt.NDArray[Any], axes: Sequence[str], layout: Layout) -> npt.NDArray[Any]:
     """A constant laid out, one-dimensional.
 
     Args:

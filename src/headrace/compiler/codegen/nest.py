@@ -17,7 +17,7 @@ one loop::
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -117,7 +117,7 @@ class Nest:
     kept: dict[int, int] = field(default_factory=dict)
 
 
-def path_of(levels: Sequence[Level], axes: set[str]) -> Path:
+def path_of(levels: Sequence[Level], axes: Set[str]) -> Path:
     """The loops that a value with these axes depends on."""
     return tuple(level for level in levels if level.loops and level.axis in axes)
 
