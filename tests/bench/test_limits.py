@@ -1,14 +1,14 @@
 import json
-import os
 import shutil
 import sys
 
 import pytest
 from typer.testing import CliRunner
 
-from headrace.bench import limits, native
-from headrace.bench.native import NoCompiler, find_compiler, load_library
+from headrace.bench import limits
 from headrace.cli.app import app
+from headrace.compiler.native import toolchain
+from headrace.compiler.native.toolchain import NoCompiler, find_compiler
 
 needs_compiler = pytest.mark.skipif(
     not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="there is no C compiler here"
@@ -27,7 +27,7 @@ def _short(monkeypatch, tmp_path):
 def no_compiler(monkeypatch):
     monkeypatch.setenv("PATH", "/nonexistent")
     monkeypatch.setitem(sys.modules, "ziglang", None)
-    monkeypatch.setattr(native.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(toolchain.importlib.util, "find_spec", lambda name: None)
 
 
 @needs_compiler
@@ -49,7 +49,7 @@ def test_the_figures_are_in_proportion():
 
 @needs_compiler
 def test_kernels_say_how_much_they_do():
-    library, _ = load_library(limits.SOURCE)
+    library, _ = limits.load_kernels()
     lanes = {"f32_base": (10 * 16, 16 * 8), "f32_wide": (16 * 32,), "bf16_dot": (16 * 64, 16 * 16)}
     lanes |= {"i8_base": (10 * 64,), "i8_dot": (10 * 64, 16 * 32), "i8_wide": (16 * 128,)}
     found = {
@@ -60,60 +60,6 @@ def test_kernels_say_how_much_they_do():
     }
     for symbol, work in found.items():
         assert work in {10 * a_loop for a_loop in lanes[symbol]}
-
-
-@needs_compiler
-def test_a_library_is_compiled_once(monkeypatch, tmp_path):
-    load_library(limits.SOURCE)
-    (built,) = (tmp_path / "native").iterdir()  # and no scratch is left
-
-    def compile_again(*args):
-        raise AssertionError("compiled twice")
-
-    monkeypatch.setattr(native, "_compile", compile_again)
-    load_library(limits.SOURCE)
-    assert built.suffix == ".so"
-
-
-@needs_compiler
-def test_another_source_is_another_library(tmp_path):
-    for i in (1, 2):
-        source = tmp_path / "limits.c"
-        source.write_text(f"int answer(void) {{ return {i}; }}")
-        assert load_library(source)[0].answer() == i
-
-
-@needs_compiler
-def test_a_source_that_does_not_compile(tmp_path):
-    source = tmp_path / "bad.c"
-    source.write_text("int f(void) { return nothing; }")
-    with pytest.raises(NoCompiler, match=r"cannot compile bad\.c.*nothing"):
-        load_library(source)
-
-
-@needs_compiler
-@pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
-def test_a_cache_that_cannot_be_written(tmp_path, monkeypatch):
-    tmp_path.chmod(0o500)
-    with pytest.raises(NoCompiler, match="cannot build"):
-        load_library(limits.SOURCE)
-
-
-@needs_compiler
-def test_a_cache_that_is_a_file(tmp_path, monkeypatch):
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "file"))
-    with pytest.raises(NoCompiler, match="cannot build"):
-        load_library(limits.SOURCE)
-
-
-@needs_compiler
-def test_cc_names_the_compiler(monkeypatch):
-    real = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-    monkeypatch.setenv("CC", f"{real} -pipe")
-    assert find_compiler().command == (real, "-pipe")
-    monkeypatch.setenv("CC", "/no/such/compiler")
-    assert find_compiler().command != ("/no/such/compiler",)
 
 
 def test_without_a_compiler_memory_is_measured_all_the_same(no_compiler):

@@ -21,7 +21,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from headrace.bench.native import NoCompiler, load_library
+from headrace.compiler.native.build import Builder, Source
+from headrace.compiler.native.toolchain import Compiler, ToolchainError
 
 SOURCE = Path(__file__).with_name("limits.c")
 REPEATS = 3
@@ -121,10 +122,10 @@ def measure_limits(report: Callable[[str], None] = lambda what: None) -> Limits:
     kernels: Kernels = {}
     compiler, why_not = None, "this CPU has no such instruction"
     try:
-        library, used = load_library(SOURCE)
+        library, used = load_kernels()
         kernels = {kind: list(_available(library, choices)) for kind, choices in _kernels_of_cpu().items()}
         compiler = used.version
-    except NoCompiler as error:
+    except ToolchainError as error:
         why_not = str(error)
     best = {kind: _arithmetic(kind, kernels.get(kind, []), threads, report) for kind in ARITHMETIC}
     report("memory")
@@ -141,6 +142,16 @@ def measure_limits(report: Callable[[str], None] = lambda what: None) -> Limits:
         reasons={kind: why_not for kind, found in best.items() if not found},
         compiler=compiler,
     )
+
+
+def load_kernels() -> tuple[ctypes.CDLL, Compiler]:
+    """The functions of ``limits.c``, compiled at first use, and what compiled them.
+
+    Raises:
+        ToolchainError: They cannot be compiled or loaded here; the message says why.
+    """
+    builder = Builder()
+    return builder.load(Source("limits", SOURCE.read_text(), flags=("-O2",))), builder.compiler
 
 
 def usable_cores() -> int:
