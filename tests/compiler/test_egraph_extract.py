@@ -25,6 +25,7 @@ from headrace.compiler.egraph import (
     saturate,
     walk,
 )
+from headrace.compiler.egraph.space import grow
 
 
 def tangle(seed, nodes=14, unions=6):
@@ -103,6 +104,21 @@ def test_every_program_is_among_all_there_are(seed):
     found = cheapest(space, price)
     assert_valid(found, graph)
     assert best <= found.cost(price)
+
+
+@settings(max_examples=50)
+@given(st.integers(0, 10**9), st.integers(14, 40))
+def test_a_walk_that_runs_into_circles_finds_its_way(seed, nodes):
+    """Where there is a program, giving nodes up in any order ends in one, without starting again."""
+    graph, roots = tangle(seed, nodes=nodes, unions=nodes // 2)
+    try:
+        space = Space(graph, roots)
+    except NoProgram:
+        return
+    rng = random.Random(seed)
+    for _ in range(30):
+        shuffled = {eclass: rng.sample(nodes, len(nodes)) for eclass, nodes in space.options.items()}
+        assert grow(space, shuffled.__getitem__) is not None
 
 
 @settings(max_examples=50)
