@@ -1,0 +1,125 @@
+"""``capture_function`` and ``capture_model``: from PyTorch to a ``Program``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+from torch.export import ExportedProgram
+
+from headrace.compiler.capture.arguments import Argument, export
+from headrace.compiler.capture.lowering import PREFIX, Lowered, lower
+from headrace.compiler.capture.model_step import ModelStep, attention_shapes, step_arguments
+from headrace.compiler.capture.rolling import roll, segments
+from headrace.compiler.ir import Program
+
+NumpyArray = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """A program, and how its arrays relate to PyTorch's tensors.
+
+    Attributes:
+        program: What is computed.
+        constants: Values of buffers and of constants in the code, in PyTorch's order of dimensions, by name.
+        dims: For each weight, argument, state and result the axis of each of its tensor's dimensions, in order; empty
+            where the size is 1 and there is none. Names of repeated weights and states hold a ``*``.
+    """
+
+    program: Program
+    constants: Mapping[str, NumpyArray]
+    dims: Mapping[str, tuple[str, ...]]
+
+    def arrange(self, name: str, tensor: NumpyArray) -> NumpyArray:
+        """A tensor as the program's input of that name has it: axes sorted, no dimension of size 1. No copy.
+
+        Args:
+            name: As in ``dims``.
+            tensor: With the dimensions that PyTorch has it in.
+        """
+        dims = self.dims[name]
+        bare = tensor.reshape([n for n, a in zip(tensor.shape, dims, strict=True) if a])
+        axes = [a for a in dims if a]
+        return bare.transpose(sorted(range(len(axes)), key=axes.__getitem__))
+
+    def restore(self, name: str, array: NumpyArray) -> NumpyArray:
+        """The reverse: a result in PyTorch's order of dimensions."""
+        axes = [a for a in self.dims[name] if a]
+        order = sorted(range(len(axes)), key=axes.__getitem__)
+        sizes = iter(array.transpose(np.argsort(order)).shape)
+        shape = [next(sizes) if a else 1 for a in self.dims[name]]
+        return array.transpose(np.argsort(order)).reshape(shape)
+
+
+def capture_function(
+    function: Callable[..., Any] | nn.Module, arguments: Sequence[Argument], results: Sequence[str] = ("result",)
+) -> Captured:
+    """Any function of tensors as a program of one part.
+
+    Args:
+        function: A module or a function; takes the arguments' tensors in order and returns a tensor or a tuple.
+        arguments: What it takes.
+        results: Names of what it returns.
+
+    Raises:
+        Unsupported: It uses an operation that has no translation.
+    """
+    module = function if isinstance(function, nn.Module) else None
+    exported = export(function, arguments, module)
+    nodes = {n: 0 for n in exported.graph.nodes if n.op == "call_function"}
+    lowered = lower(exported, arguments, nodes, PREFIX)
+    return _assemble(exported, lowered, [""], results, PREFIX)
+
+
+def capture_model(
+    model: nn.Module, *, pages: str = "N", page_tokens: int = 16, dtype: torch.dtype = torch.float32
+) -> Captured:
+    """A decoder's step over a ragged batch, as parts ``embed``, ``layers`` and ``head``.
+
+    Arguments of the program: ``tokens``, ``positions``, ``row`` int32 [T]; ``page_rows`` int32 [B, P]; ``select``
+    int32 [R], the tokens whose logits are wanted. States: ``keys.*`` and ``values.*`` [N, 16, kv_heads, head_dim].
+    Result: ``logits`` float32 [R, vocab]. Symbols: T tokens, B sequences, P pages a sequence, S positions that
+    attention looks at (a multiple of 16 up to 16 P), R rows of logits, N pages.
+
+    Args:
+        model: A family's module, with ``hidden`` and ``logits`` as ``headrace.models.llama.LlamaModel`` has them. Its
+            parameters may be on the meta device: they are not read. Buffers must hold their values.
+        pages: Symbol of the number of pages.
+        page_tokens: Tokens a page.
+        dtype: Of the states.
+
+    Raises:
+        Unsupported: It uses an operation that has no translation.
+    """
+    shapes = attention_shapes(model)
+    arguments = step_arguments(shapes, pages, page_tokens, dtype)
+    exported = export(ModelStep(model, len(shapes)), arguments, model)
+    segment_of, layers = segments(exported)
+    prefix = f"{PREFIX}model."
+    return _assemble(exported, lower(exported, arguments, segment_of, prefix), layers, ["logits"], prefix)
+
+
+def _assemble(
+    exported: ExportedProgram, lowered: Lowered, layers: Sequence[str], results: Sequence[str], prefix: str
+) -> Captured:
+    lowered.outputs[-1].update(zip(results, lowered.results, strict=True))
+    parts, dims = roll(lowered, layers, results)
+    used = {i.name for p in parts for i in p.graph.inputs.values()}
+    constants = {k: v for k, v in _constants(exported, prefix).items() if k in used}
+    return Captured(Program(tuple(parts)), constants, dims)
+
+
+def _constants(exported: ExportedProgram, prefix: str) -> dict[str, NumpyArray]:
+    """Buffers and constants that hold memory; parameters do not."""
+    held = {**dict(exported.named_buffers()), **exported.constants}
+    return {
+        name.removeprefix(prefix): tensor.detach().cpu().numpy()
+        for name, tensor in held.items()
+        if isinstance(tensor, torch.Tensor)
+    }

@@ -1,0 +1,332 @@
+"""Arithmetic, one element at a time."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from headrace.compiler.capture import values
+from headrace.compiler.capture.context import Context, Lower, Value
+from headrace.compiler.capture.errors import Refused
+from headrace.compiler.capture.ranges import inside
+from headrace.compiler.capture.values import Array
+from headrace.compiler.ir import FLOATS, INTEGERS, DType, Op
+
+aten = torch.ops.aten
+LOG2_E = math.log2(math.e)
+MOST_MULTIPLICATIONS = 16  # of a power with an integer exponent
+
+
+def unary(compute: Any) -> Lower:
+    """A translation of an operation of one argument from a function of (context, node)."""
+
+    def lower(c: Context, x: Value, **options: Any) -> Array:
+        (node,), dims = c.operands(x)
+        return Array(compute(c, node), dims)
+
+    return lower
+
+
+def binary(compute: Any) -> Lower:
+    """A translation of an operation of two arguments from a function of (context, node, node)."""
+
+    def lower(c: Context, a: Value, b: Value) -> Array:
+        (x, y), dims = c.operands(a, b)
+        return Array(compute(c, x, y), dims)
+
+    return lower
+
+
+def floating(compute: Any) -> Any:
+    """The function for floating point alone."""
+
+    def checked(c: Context, x: int) -> int:
+        if c.draft.dtype(x) not in FLOATS:
+            raise Refused(f"not on {c.draft.dtype(x)}")
+        return int(compute(c, x))
+
+    return checked
+
+
+def add(c: Context, a: Value, b: Value, *, alpha: float = 1) -> Array:
+    """``a + alpha * b``; of conditions, or."""
+    (x, y), dims = c.operands(a, b)
+    if c.dtype is DType.BOOL:
+        return Array(values.either(c.draft, x, y), dims)
+    return Array(c.draft.add(x, c.draft.mul(y, c.number(alpha, c.dtype))), dims)
+
+
+def sub(c: Context, a: Value, b: Value, *, alpha: float = 1) -> Array:
+    """``a - alpha * b``."""
+    (x, y), dims = c.operands(a, b)
+    return Array(c.draft.add(x, c.draft.mul(y, c.number(-alpha, c.dtype))), dims)
+
+
+def rsub(c: Context, a: Value, b: Value, alpha: float = 1) -> Array:
+    """``b - alpha * a``."""
+    return sub(c, b, a, alpha=alpha)
+
+
+def _mul(c: Context, x: int, y: int) -> int:
+    return values.both(c.draft, x, y) if c.dtype is DType.BOOL else c.draft.mul(x, y)
+
+
+def _div(c: Context, x: int, y: int) -> int:
+    value = c.draft.constant(y)
+    # The reciprocal of a power of two is exact; others are rounded twice, as with recip.
+    if value:
+        return c.draft.mul(x, c.draft.const(1 / value, c.dtype))
+    return c.draft.mul(x, c.draft.recip(y))
+
+
+def div_mode(c: Context, a: Value, b: Value, *, rounding_mode: str | None = None) -> Array:
+    """Division, rounded down or towards zero."""
+    (x, y), dims = c.operands(a, b)
+    if rounding_mode is None:
+        return Array(_div(c, x, y), dims)
+    if rounding_mode == "floor":
+        return Array(_floor_divide(c, x, y), dims)
+    if c.draft.dtype(x) in INTEGERS and min(c.draft.ranges[x][0], c.draft.ranges[y][0]) < 0:
+        raise Refused("integers that may be negative are divided towards zero")
+    return Array(_floor_divide(c, x, y) if c.dtype in INTEGERS else values.truncate(c.draft, _div(c, x, y)), dims)
+
+
+def _floor_divide(c: Context, x: int, y: int) -> int:
+    draft, dtype = c.draft, c.draft.dtype(x)
+    divisor, node = draft.constant(y), draft.nodes[x]
+    if node.op is Op.IOTA and isinstance(divisor, int) and divisor > 0 and isinstance(node.attrs[1], int):
+        return draft.iota(str(node.attrs[0]), node.attrs[1] * divisor)
+    if node.op is Op.CAST and draft.dtype(node.args[0]) is DType.I32 and isinstance(divisor, int) and divisor > 0:
+        return draft.cast(_floor_divide(c, node.args[0], draft.const(divisor, DType.I32)), dtype)
+    whole = draft.add(x, values.negate(draft, draft.mod(x, y)))
+    if dtype in FLOATS:
+        raise Refused("floating point is divided with rounding")
+    if dtype is not DType.I32 and not inside(draft.ranges[x], (-(2.0**51), 2.0**51)):
+        raise Refused("64-bit integers are divided")
+    # A multiple of y over y: float64 holds it exactly enough for the nearest integer to be the quotient.
+    share = draft.const(1 / divisor, DType.F64) if divisor else draft.recip(draft.cast(y, DType.F64))
+    quotient = draft.mul(draft.cast(whole, DType.F64), share)
+    return draft.cast(quotient, dtype)
+
+
+def _fmod(c: Context, x: int, y: int) -> int:
+    draft = c.draft
+    size = draft.max(y, values.negate(draft, y))
+    negative = draft.mod(values.negate(draft, x), size)
+    below = draft.less(x, draft.const(0, draft.dtype(x)))
+    return draft.select(below, values.negate(draft, negative), draft.mod(x, size))
+
+
+def power(c: Context, x: Value, exponent: Value) -> Array:
+    """A power with a constant exponent."""
+    if isinstance(exponent, Array | torch.SymInt):
+        raise Refused("the exponent is not a constant")
+    (node,), dims = c.operands(x)
+    whole = float(exponent).is_integer()
+    if whole and abs(exponent) <= MOST_MULTIPLICATIONS:
+        raised = _multiply(c, node, abs(int(exponent)))
+        if exponent >= 0:
+            return Array(raised, dims)
+        if c.dtype in FLOATS:
+            return Array(c.draft.recip(raised), dims)
+    if whole or c.dtype not in FLOATS:
+        raise Refused(f"the exponent is {exponent}")
+    if abs(exponent) == 0.5:
+        root = c.draft.sqrt(node)
+        return Array(root if exponent > 0 else c.draft.recip(root), dims)
+    return Array(c.draft.exp2(c.draft.mul(c.draft.log2(node), c.number(exponent, c.dtype))), dims)
+
+
+def _multiply(c: Context, x: int, times: int) -> int:
+    """A power by repeated squaring."""
+    result = c.draft.const(1, c.draft.dtype(x))
+    while times:
+        result = c.draft.mul(result, x) if times % 2 else result
+        times //= 2
+        x = c.draft.mul(x, x) if times else x
+    return result
+
+
+def scalar_power(c: Context, base: float, exponent: Value) -> Array:
+    """A constant to the power of a tensor."""
+    (node,), dims = c.operands(exponent)
+    if base <= 0 or c.dtype not in FLOATS:
+        raise Refused(f"the base is {base}")
+    return Array(c.draft.exp2(c.draft.mul(node, c.number(math.log2(base), c.dtype))), dims)
+
+
+def exp(c: Context, x: int) -> int:
+    """e to the power of x."""
+    return c.draft.exp2(c.draft.mul(x, c.draft.const(LOG2_E, c.draft.dtype(x))))
+
+
+def _log(factor: float) -> Any:
+    return lambda c, x: c.draft.mul(c.draft.log2(x), c.draft.const(factor, c.draft.dtype(x)))
+
+
+def sigmoid(c: Context, x: int) -> int:
+    """``1 / (1 + exp(-x))``."""
+    d = c.draft
+    shrunk = d.exp2(d.mul(x, d.const(-LOG2_E, d.dtype(x))))
+    return d.recip(d.add(shrunk, d.const(1, d.dtype(x))))
+
+
+def _tanh(c: Context, x: int) -> int:
+    """``1 - 2 / (1 + exp(2 x))``: exact in both limits."""
+    d, dtype = c.draft, c.draft.dtype(x)
+    grown = d.exp2(d.mul(x, d.const(2 * LOG2_E, dtype)))
+    rest = d.recip(d.add(grown, d.const(1, dtype)))
+    return d.add(d.const(1, dtype), d.mul(rest, d.const(-2, dtype)))
+
+
+def _cos(c: Context, x: int) -> int:
+    """``1 - 2 sin(x / 2)^2``: x + pi / 2 would lose the low bits of large angles, x / 2 loses none."""
+    d, dtype = c.draft, c.draft.dtype(x)
+    half = d.sin(d.mul(x, d.const(0.5, dtype)))
+    return d.add(d.const(1, dtype), d.mul(d.mul(half, half), d.const(-2, dtype)))
+
+
+def _tan(c: Context, x: int) -> int:
+    return c.draft.mul(c.draft.sin(x), c.draft.recip(_cos(c, x)))
+
+
+def _silu(c: Context, x: int) -> int:
+    return c.draft.mul(x, sigmoid(c, x))
+
+
+def _abs(c: Context, x: int) -> int:
+    return c.draft.max(x, values.negate(c.draft, x))
+
+
+def minimum(c: Context, x: int, y: int) -> int:
+    """The smaller one, or NaN."""
+    d = c.draft
+    if d.dtype(x) in INTEGERS:
+        return d.select(d.less(x, y), x, y)
+    return values.negate(d, d.max(values.negate(d, x), values.negate(d, y)))
+
+
+def _sign(c: Context, x: int) -> int:
+    d, dtype = c.draft, c.draft.dtype(x)
+    zero = d.const(0, dtype)
+    return d.select(d.less(x, zero), d.const(-1, dtype), d.select(d.less(zero, x), d.const(1, dtype), zero))
+
+
+def _ceil(c: Context, x: int) -> int:
+    return values.negate(c.draft, values.floor(c.draft, values.negate(c.draft, x)))
+
+
+def _round(c: Context, x: int) -> int:
+    """The nearest integer, ties to even."""
+    d, dtype = c.draft, c.draft.dtype(x)
+    below, half = values.floor(d, x), d.const(0.5, dtype)
+    over = d.add(x, values.negate(d, below))
+    odd = d.less(half, d.mod(below, d.const(2, dtype)))
+    tie = values.both(d, values.invert(d, d.less(over, half)), odd)
+    return d.select(values.either(d, d.less(half, over), tie), d.add(below, d.const(1, dtype)), below)
+
+
+def clamp(c: Context, x: Value, low: Value | None = None, high: Value | None = None) -> Array:
+    """``min(max(x, low), high)``."""
+    bounds = [b for b in (low, high) if b is not None]
+    (node, *limits), dims = c.operands(x, *bounds)
+    if low is not None:
+        node = c.draft.max(node, limits.pop(0))
+    if high is not None:
+        node = minimum(c, node, limits.pop())
+    return Array(node, dims)
+
+
+def clamp_max(c: Context, x: Value, high: Value) -> Array:
+    """``min(x, high)``."""
+    return clamp(c, x, None, high)
+
+
+def where(c: Context, condition: Value, yes: Value, no: Value) -> Array:
+    """One or the other."""
+    arrays = [c.array(condition, DType.BOOL), c.array(yes, c.dtype), c.array(no, c.dtype)]
+    (test, x, y), dims = values.broadcast(c.draft, arrays)
+    return Array(c.draft.select(test, x, y), dims)
+
+
+def masked_fill(c: Context, x: Value, mask: Value, value: Value) -> Array:
+    """``value`` where the mask holds."""
+    return where(c, mask, value, x)
+
+
+def convert(c: Context, x: Array, *args: Any, **options: Any) -> Array:
+    """Another element type, device or layout."""
+    return c.array(x, c.dtype)
+
+
+def _arithmetic_negate(c: Context, x: int) -> int:
+    return values.negate(c.draft, x)
+
+
+TABLE: dict[Any, Lower] = {
+    aten.add.Tensor: add,
+    aten.add.Scalar: add,
+    aten.sub.Tensor: sub,
+    aten.sub.Scalar: sub,
+    aten.rsub.Tensor: rsub,
+    aten.rsub.Scalar: rsub,
+    aten.mul.Tensor: binary(_mul),
+    aten.mul.Scalar: binary(_mul),
+    aten.div.Tensor: binary(_div),
+    aten.div.Scalar: binary(_div),
+    aten.div.Tensor_mode: div_mode,
+    aten.div.Scalar_mode: div_mode,
+    aten.floor_divide.default: binary(_floor_divide),
+    aten.remainder.Tensor: binary(lambda c, x, y: c.draft.mod(x, y)),
+    aten.remainder.Scalar: binary(lambda c, x, y: c.draft.mod(x, y)),
+    aten.fmod.Tensor: binary(_fmod),
+    aten.fmod.Scalar: binary(_fmod),
+    aten.maximum.default: binary(lambda c, x, y: c.draft.max(x, y)),
+    aten.minimum.default: binary(minimum),
+    aten.pow.Tensor_Scalar: power,
+    aten.pow.Scalar: scalar_power,
+    aten.neg.default: unary(_arithmetic_negate),
+    aten.abs.default: unary(_abs),
+    aten.sign.default: unary(_sign),
+    aten.exp.default: unary(floating(exp)),
+    aten.exp2.default: unary(floating(lambda c, x: c.draft.exp2(x))),
+    aten.log.default: unary(floating(_log(math.log(2)))),
+    aten.log2.default: unary(floating(lambda c, x: c.draft.log2(x))),
+    aten.log10.default: unary(floating(_log(math.log10(2)))),
+    aten.sqrt.default: unary(floating(lambda c, x: c.draft.sqrt(x))),
+    aten.rsqrt.default: unary(floating(lambda c, x: c.draft.recip(c.draft.sqrt(x)))),
+    aten.reciprocal.default: unary(floating(lambda c, x: c.draft.recip(x))),
+    aten.sin.default: unary(floating(lambda c, x: c.draft.sin(x))),
+    aten.cos.default: unary(floating(_cos)),
+    aten.tan.default: unary(floating(_tan)),
+    aten.tanh.default: unary(floating(_tanh)),
+    aten.sigmoid.default: unary(floating(sigmoid)),
+    aten.silu.default: unary(floating(_silu)),
+    aten.relu.default: unary(lambda c, x: c.draft.max(x, c.draft.const(0, c.dtype))),
+    aten.floor.default: unary(floating(lambda c, x: values.floor(c.draft, x))),
+    aten.ceil.default: unary(floating(_ceil)),
+    aten.trunc.default: unary(floating(lambda c, x: values.truncate(c.draft, x))),
+    aten.round.default: unary(floating(_round)),
+    aten.clamp.default: clamp,
+    aten.clamp.Tensor: clamp,
+    aten.clamp_min.default: clamp,
+    aten.clamp_min.Tensor: clamp,
+    aten.clamp_max.default: clamp_max,
+    aten.clamp_max.Tensor: clamp_max,
+    aten.where.self: where,
+    aten.where.ScalarSelf: where,
+    aten.where.ScalarOther: where,
+    aten.where.Scalar: where,
+    aten.masked_fill.Scalar: masked_fill,
+    aten.masked_fill.Tensor: masked_fill,
+    **dict.fromkeys(
+        (
+            aten._to_copy.default, aten.to.dtype, aten.to.device, aten.to.dtype_layout, aten.to.other,
+            aten.clone.default, aten.alias.default, aten.detach.default, aten.contiguous.default,
+            aten.lift_fresh_copy.default, aten.lift_fresh.default, aten.type_as.default,
+        ),
+        convert,
+    ),
+}  # fmt: skip
