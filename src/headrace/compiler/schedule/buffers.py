@@ -1,0 +1,107 @@
+"""Which values are kept in memory; all others live in registers, fused with whoever reads them.
+
+Everything starts fused. A rule names the values that must or should be kept all the same, and why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from headrace.compiler.ir import Op, Write
+from headrace.compiler.schedule.facts import Facts
+
+
+@dataclass(frozen=True, slots=True)
+class KeepRule:
+    """Why values are kept.
+
+    Attributes:
+        name: For reports.
+        doc: Why.
+        find: The values, given those that are kept already.
+    """
+
+    name: str
+    doc: str
+    find: Callable[[Facts, frozenset[int]], Iterable[int]]
+
+
+def keep(facts: Facts) -> dict[int, str]:
+    """The values kept in memory, with the name of the rule that asked for it."""
+    kept: dict[int, str] = {}
+    while True:
+        before = len(kept)
+        for rule in RULES:
+            for at in rule.find(facts, frozenset(kept)):
+                at = facts.behind(at)
+                if not facts.read_from_memory[at] and not _index(facts, at):
+                    kept.setdefault(at, rule.name)
+        if len(kept) == before:
+            return dict(sorted(kept.items()))
+
+
+def _results(facts: Facts, kept: frozenset[int]) -> Iterable[int]:
+    graph = facts.graph
+    yield from (node for node, _ in graph.outputs.values())
+    yield from (write.value for write in graph.writes)
+
+
+def _gathered(facts: Facts, kept: frozenset[int]) -> Iterable[int]:
+    for node in facts.graph.nodes:
+        if node.op is Op.GATHER and facts.node(node.args[0]).op is not Op.IOTA:
+            yield node.args[0]
+
+
+def _factors(facts: Facts, kept: frozenset[int]) -> Iterable[int]:
+    for found in facts.contractions.values():
+        for side in (found.left, found.right):
+            if not facts.constant[side]:
+                yield side
+
+
+def _invariant(facts: Facts, kept: frozenset[int]) -> Iterable[int]:
+    for root in (*facts.roots, *kept):
+        nest = facts.cone(root, kept)
+        products = [facts.contractions[at] for at in nest if at in facts.contractions]
+        columns = {axis for x in products if facts.constant[x.right] for axis in facts.axes[x.right] - facts.axes[x.left]}
+        if columns:
+            wide = {at for at in nest if columns & facts.axes[at]}
+            for at in nest:
+                if at not in wide and facts.costly[at] and not facts.constant[at] and wide & set(facts.consumers[at]):
+                    yield at
+
+
+def _partial(facts: Facts, kept: frozenset[int]) -> Iterable[int]:
+    for node in facts.graph.nodes:
+        axis = str(node.attrs[1]) if node.op is Op.FOLD else ""
+        if axis and not isinstance(facts.graph.axes[axis].extent, int):
+            yield from (x for x in _nearest_folds(facts, node.args[0]) if axis in facts.axes[x])
+
+
+def _nearest_folds(facts: Facts, at: int) -> Iterable[int]:
+    stack = [at]
+    while stack:
+        x = stack.pop()
+        if facts.node(x).op is Op.FOLD:
+            yield x
+        else:
+            stack += facts.node(x).args
+
+
+def _index(facts: Facts, at: int) -> bool:
+    return facts.node(at).op in (Op.CONST, Op.IOTA)
+
+
+def writes_of(facts: Facts, at: int) -> list[Write]:
+    """The writes whose value this is."""
+    return [write for write in facts.graph.writes if write.value == at]
+
+
+RULES = (
+    KeepRule("result", "The graph is there for it.", _results),
+    KeepRule("gathered", "It is read at other places than its own.", _gathered),
+    KeepRule("factor", "A contraction reads each element of it many times.", _factors),
+    KeepRule("invariant", "It would be computed again for every tile of a contraction's columns.", _invariant),
+    KeepRule("partial", "It is a block's share of a fold over something of any length.", _partial),
+)

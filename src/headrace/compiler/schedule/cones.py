@@ -1,0 +1,144 @@
+"""Loop nests: which kept values are computed together, and what each nest reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from headrace.compiler.ir import Kind, Op, Write, selected_axes
+from headrace.compiler.schedule.facts import COSTLY, Contraction, Facts
+
+
+@dataclass(frozen=True, eq=False)
+class Nest:
+    """Values that one loop nest computes.
+
+    Attributes:
+        roots: The kept values, in order.
+        nodes: Everything that is computed for them here.
+        reads: Kept values of other nests that are read, each with the axes along which it is read elsewhere than at
+            the reader's own place.
+        contractions: Those that are computed here.
+        writes: Changes of states that the values go to.
+        state_reads: Versions of states that are read.
+    """
+
+    roots: tuple[int, ...]
+    nodes: frozenset[int]
+    reads: Mapping[int, frozenset[str]]
+    contractions: tuple[Contraction, ...]
+    writes: tuple[int, ...]
+    state_reads: tuple[tuple[str, int], ...]
+
+    @property
+    def name(self) -> str:
+        """Of its first value."""
+        return f"n{self.roots[0]}"
+
+
+def form(facts: Facts, kept: Mapping[int, str]) -> list[Nest]:
+    """The nests, each after those that it reads from.
+
+    Kept values share a nest if they share costly work, or if one reads the other at its own place and contracts nothing.
+    """
+    parts = {at: frozenset(facts.cone(at, frozenset(kept) - {at})) for at in kept}
+    leader = {at: at for at in kept}
+
+    def find(at: int) -> int:
+        while leader[at] != at:
+            at = leader[at]
+        return at
+
+    for b in kept:
+        for a in kept:
+            merged = [x for x in kept if find(x) in (find(a), find(b))]
+            team = frozenset().union(*(parts[x] for x in merged if find(x) == find(a)))
+            if a < b and find(a) != find(b) and _belong(facts, kept, parts, team, a, b):
+                if not _encloses(facts, kept, parts, merged):
+                    leader[max(find(a), find(b))] = min(find(a), find(b))
+    teams: dict[int, list[int]] = {}
+    for at in kept:
+        teams.setdefault(find(at), []).append(at)
+    nests = [_nest(facts, kept, parts, team) for team in teams.values()]
+    return _ordered(nests)
+
+
+def _belong(
+    facts: Facts, kept: Mapping[int, str], parts: Mapping[int, frozenset[int]], team: frozenset[int], a: int, b: int
+) -> bool:
+    if any(facts.node(x).op in COSTLY and not facts.constant[x] for x in parts[a] & parts[b]):
+        return True
+    reads = _reads(facts, kept, parts[b], b)
+    if reads.get(a) != frozenset() or any(x in facts.contractions for x in parts[b]):
+        return False
+    # After a contraction only what folds no other axes: its tasks share the axes that are left.
+    contracts = any(x in facts.contractions for x in team)
+    return not contracts or folded(facts, parts[b]) <= folded(facts, team)
+
+
+def folded(facts: Facts, nodes: Iterable[int]) -> set[str]:
+    """The axes that some nodes fold."""
+    return {str(facts.node(x).attrs[1]) for x in nodes if facts.node(x).op is Op.FOLD}
+
+
+def _reads(
+    facts: Facts, kept: Mapping[int, str], nodes: frozenset[int], root: int | None = None
+) -> dict[int, frozenset[str]]:
+    found: dict[int, frozenset[str]] = {}
+    for at in sorted(nodes):
+        node = facts.node(at)
+        for place, a in enumerate(node.args):
+            if a in kept and a != root and a not in nodes - {at}:
+                source = node.op is Op.GATHER and place == 0
+                elsewhere = frozenset(selected_axes(node)) if source else frozenset()
+                found[a] = found.get(a, frozenset()) | elsewhere
+    return found
+
+
+def _encloses(
+    facts: Facts, kept: Mapping[int, str], parts: Mapping[int, frozenset[int]], team: list[int]
+) -> bool:
+    """Whether something between two of the team would be computed outside: then they cannot share a nest."""
+    inside = set(team)
+    after: set[int] = set()
+    for at in sorted(kept):
+        sources = set(_reads(facts, kept, parts[at], at))
+        if at in inside:
+            if sources & after:
+                return True
+        elif sources & (inside | after):
+            after.add(at)
+    return False
+
+
+def _nest(facts: Facts, kept: Mapping[int, str], parts: Mapping[int, frozenset[int]], team: list[int]) -> Nest:
+    nodes = frozenset().union(*(parts[at] for at in team))
+    writes = tuple(n for n, w in enumerate(facts.graph.writes) if facts.behind(w.value) in team)
+    indices = frozenset(x for n in writes for i in facts.graph.writes[n].indices for x in facts.cone(i, set(kept)))
+    reads = {at: axes for at, axes in _reads(facts, kept, nodes | indices).items() if at not in team}
+    versions = []
+    for at in sorted(nodes):
+        if facts.node(at).op is Op.INPUT:
+            declared = facts.graph.inputs[str(facts.node(at).attrs[0])]
+            if declared.kind is Kind.STATE:
+                versions.append((declared.state, declared.version))
+    contractions = tuple(facts.contractions[at] for at in sorted(nodes) if at in facts.contractions)
+    return Nest(tuple(sorted(team)), nodes, reads, contractions, writes, tuple(versions))
+
+
+def _ordered(nests: list[Nest]) -> list[Nest]:
+    made = {root: nest for nest in nests for root in nest.roots}
+    order: list[Nest] = []
+    stack = sorted(nests, key=lambda nest: -nest.roots[-1])
+    while stack:
+        waiting = [made[at] for at in stack[-1].reads if made[at] not in order]
+        if waiting:
+            stack += waiting
+        elif (nest := stack.pop()) not in order:
+            order.append(nest)
+    return order
+
+
+def write_of(facts: Facts, root: int) -> Write | None:
+    """The change of a state that a root's value goes to."""
+    return next((w for w in facts.graph.writes if facts.behind(w.value) == root), None)

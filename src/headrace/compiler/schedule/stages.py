@@ -1,0 +1,140 @@
+"""Stages: nests that run between two waits of all threads.
+
+A stage walks over tiles of rows (tokens). For each tile a thread first computes the *prologue*, nests that need a row
+alone, into memory of its own; it does so again for every tile that it touches, which is cheaper than waiting for each
+other. Then it takes *groups*: each a chain of nests over a share of the columns, the later reading what the earlier
+left in the thread's memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from headrace.compiler.ir import Op
+from headrace.compiler.schedule.cones import Nest, folded
+from headrace.compiler.schedule.facts import Facts
+
+
+@dataclass(frozen=True)
+class Group:
+    """Nests that run one after the other in a task.
+
+    Attributes:
+        nests: In order.
+        axes: What tasks divide among themselves, besides rows and lanes.
+    """
+
+    nests: tuple[Nest, ...]
+    axes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What runs between two waits.
+
+    Attributes:
+        prologue: Nests that each thread computes for the rows of its tile.
+        groups: What the tasks of a tile are.
+        ragged: Whether all rows of a tile must be of one segment.
+    """
+
+    prologue: tuple[Nest, ...]
+    groups: tuple[Group, ...]
+    ragged: bool
+
+
+def divide(facts: Facts, nests: Sequence[Nest]) -> list[Stage]:
+    """The stages, as few as reads and writes allow.
+
+    Args:
+        facts: The graph.
+        nests: Each after those that it reads from.
+    """
+    made = {root: nest for nest in nests for root in nest.roots}
+    level: dict[Nest, int] = {}
+    owner: dict[Nest, Nest] = {}  # the first nest of the group that a nest belongs to
+    for nest in nests:
+        sources = {made[at]: elsewhere for at, elsewhere in nest.reads.items()}
+        follows = [s for s, elsewhere in sources.items() if _may_follow(facts, nest, owner.get(s), elsewhere)]
+        lead = owner[follows[0]] if follows else None
+        levels = [level[s] + (s in owner and owner[s] is not lead) for s in sources]
+        levels += [level[w] + 1 for w in nests if w in level and _written_before(facts, w, nest)]
+        level[nest] = max(levels, default=0)
+        if lead is not None and level[nest] == level[lead]:
+            owner[nest] = lead
+        elif nest.contractions:
+            owner[nest] = nest
+    return [_stage(facts, [n for n in nests if level[n] == at], owner) for at in sorted(set(level.values()))]
+
+
+def columns(facts: Facts, nest: Nest) -> tuple[str, ...]:
+    """The axes that tasks of a contraction divide among themselves: all of the result's that rows do not need alone."""
+    if not nest.contractions:
+        return ()
+    wide = facts.axes[nest.contractions[-1].right] & result_axes(facts, nest)
+    return tuple(sorted(wide - {lane_axis(facts, nest)}))
+
+
+def result_axes(facts: Facts, nest: Nest) -> frozenset[str]:
+    """The axes of what a nest computes."""
+    return frozenset().union(*(facts.axes[root] for root in nest.roots))
+
+
+def lane_axis(facts: Facts, nest: Nest) -> str:
+    """The axis whose neighbours share a vector: of a contraction, one of the columns; else a result's longest."""
+    extents = {name: axis.extent for name, axis in facts.graph.axes.items() if isinstance(axis.extent, int)}
+    choices = result_axes(facts, nest)
+    if nest.contractions:
+        choices &= facts.axes[nest.contractions[-1].right] - facts.axes[nest.contractions[-1].left]
+    fitting = [axis for axis in sorted(choices) if axis in extents]
+    strided = _strided(facts, nest)
+    return max(fitting, key=lambda x: (extents[x] % 16 == 0, x not in strided, extents[x]), default="")
+
+
+def _strided(facts: Facts, nest: Nest) -> set[str]:
+    """Axes whose neighbours do not lie side by side where the nest reads: they are multiplied in an index."""
+    found = set()
+    for at in nest.nodes:
+        node = facts.node(at)
+        if node.op is Op.MUL:
+            found |= {str(facts.node(x).attrs[0]) for x in node.args if facts.node(x).op is Op.IOTA}
+    return found
+
+
+def whole_lane(facts: Facts, nests: Sequence[Nest]) -> bool:
+    """Whether the first nest's tasks must have all of its lane axis: it or a follower folds it or reads across it."""
+    lane = lane_axis(facts, nests[0])
+    across = any(lane in elsewhere for nest in nests[1:] for elsewhere in nest.reads.values())
+    return across or any(lane in folded(facts, nest.nodes) for nest in nests)
+
+
+def needs_segments(facts: Facts, nest: Nest) -> bool:
+    """Whether a nest reads the same state for all rows of a tile, which then must be of one segment."""
+    return any(at in facts.segments for at in nest.nodes) and bool(nest.contractions)
+
+
+def _may_follow(facts: Facts, nest: Nest, lead: Nest | None, elsewhere: frozenset[str]) -> bool:
+    """Whether a nest may run in the task of a group: it has the task's axes, and reads them at its own place."""
+    if lead is None:
+        return False
+    task, mine = set(columns(facts, lead)), result_axes(facts, nest)
+    if nest.contractions:
+        split = {lane_axis(facts, lead)} - folded(facts, lead.nodes) | task
+        return set(columns(facts, nest)) == task and not split & folded(facts, nest.nodes) and not elsewhere
+    return task <= mine and not task & elsewhere and lane_axis(facts, lead) in mine
+
+
+def _written_before(facts: Facts, writer: Nest, reader: Nest) -> bool:
+    for state, version in reader.state_reads:
+        mine = [n for n, w in enumerate(facts.graph.writes) if w.state == state][:version]
+        if set(mine) & set(writer.writes):
+            return True
+    return False
+
+
+def _stage(facts: Facts, nests: list[Nest], owner: dict[Nest, Nest]) -> Stage:
+    leads = [nest for nest in nests if owner.get(nest) is nest]
+    groups = tuple(Group(tuple(n for n in nests if owner.get(n) is lead), columns(facts, lead)) for lead in leads)
+    prologue = tuple(n for n in nests if n not in owner)
+    return Stage(prologue, groups, any(needs_segments(facts, n) for n in nests))
