@@ -37,7 +37,7 @@ typedef struct {
     pthread_t thread;
     struct pool *pool;
     int index;
-    int cpu; /* the one it is pinned to, -1: none */
+    _Atomic int cpu; /* the one it is pinned to, -1: none */
 } worker;
 
 typedef struct pool {
@@ -47,11 +47,11 @@ typedef struct pool {
     void *context;
     int64_t capacity; /* of sync.stages */
     int64_t spin_ns, idle_ns;
-    pthread_mutex_t running;
     int started; /* workers */
     worker *workers;
     alignas(LINE) _Atomic uint64_t gate;
-    _Atomic uint64_t joined; /* workers that took part, in the upper half */
+    _Atomic uint64_t joined;  /* workers that took part, in the upper half */
+    _Atomic uint64_t running; /* 1 in the upper half from start() to finish(), which may be called by two threads */
     alignas(LINE) _Atomic uint32_t epoch, sleepers;
     alignas(LINE) _Atomic uint32_t bell, idle;
     _Atomic uint32_t stop;
@@ -191,8 +191,9 @@ static void pin(worker *w) {
 #if defined(__linux__)
     cpu_set_t set;
     CPU_ZERO(&set);
-    if (w->cpu >= 0 && w->cpu < CPU_SETSIZE) CPU_SET(w->cpu, &set);
-    if (w->cpu < 0 || pthread_setaffinity_np(pthread_self(), sizeof set, &set)) w->cpu = -1;
+    int cpu = w->cpu;
+    if (cpu >= 0 && cpu < CPU_SETSIZE) CPU_SET(cpu, &set);
+    if (cpu < 0 || pthread_setaffinity_np(pthread_self(), sizeof set, &set)) w->cpu = -1;
 #else
     w->cpu = -1;
 #endif
@@ -211,6 +212,19 @@ static void *work(void *argument) {
     return NULL;
 }
 
+static void lock(pool *p) {
+    for (;;) {
+        uint64_t no = 0;
+        if (atomic_compare_exchange_strong(&p->running, &no, (uint64_t)1 << 32)) return;
+        wait_for(&p->sync, &p->running, 0);
+    }
+}
+
+static void unlock(pool *p) {
+    atomic_store(&p->running, 0);
+    if (atomic_load(&p->sleepers)) wake_all(&p->sync);
+}
+
 static void make_room(pool *p, int64_t stages) {
     if (stages > p->capacity) {
         void *fresh = NULL;
@@ -227,7 +241,7 @@ static void make_room(pool *p, int64_t stages) {
 /* Nobody is inside while a run is prepared: the gate is closed, and the last run ended when it was empty. */
 static void start(hr_pool *face, hr_entry entry, void *context, int64_t stages) {
     pool *p = (pool *)face;
-    pthread_mutex_lock(&p->running);
+    lock(p);
     make_room(p, stages);
     p->entry = entry;
     p->context = context;
@@ -242,7 +256,7 @@ static void end(pool *p, int everybody) {
     take_part(p, 0);
     if (everybody) wait_for(&p->sync, &p->joined, (uint32_t)p->started);
     if (hr_upper(atomic_fetch_and(&p->gate, ~OPEN) & ~OPEN)) wait_for(&p->sync, &p->gate, 0);
-    pthread_mutex_unlock(&p->running);
+    unlock(p);
 }
 
 static void finish(hr_pool *face) { end((pool *)face, 0); }
@@ -252,9 +266,16 @@ static void run_all(hr_pool *face, hr_entry entry, void *context, int64_t stages
     end((pool *)face, 1);
 }
 
-/* Stops the workers and frees the pool. No run may be under way. */
+/* What hr_pool_start began, for callers from outside of C. */
+void hr_pool_join(hr_pool *face) { finish(face); }
+
+/* The processor that a worker is pinned to, -1: none. */
+int hr_pool_cpu(hr_pool *face, int index) { return atomic_load(&((pool *)face)->workers[index - 1].cpu); }
+
+/* Stops the workers and frees the pool. */
 void hr_pool_close(hr_pool *face) {
     pool *p = (pool *)face;
+    if (atomic_load(&p->gate) & OPEN) finish(face);
     atomic_store(&p->stop, 1);
     atomic_fetch_add(&p->gate, 1); /* for those that spin */
     change(p, &p->bell);
@@ -263,7 +284,6 @@ void hr_pool_close(hr_pool *face) {
     pthread_mutex_destroy(&p->lock);
     pthread_cond_destroy(&p->changed);
 #endif
-    pthread_mutex_destroy(&p->running);
     free((void *)p->sync.stages);
     free(p->workers);
     free(p);
@@ -271,7 +291,9 @@ void hr_pool_close(hr_pool *face) {
 
 static int start_worker(pool *p, int index, int cpu) {
     worker *w = &p->workers[index - 1];
-    *w = (worker){.pool = p, .index = index, .cpu = cpu};
+    w->pool = p;
+    w->index = index;
+    w->cpu = cpu;
     return pthread_create(&w->thread, NULL, work, w);
 }
 
@@ -291,7 +313,6 @@ hr_pool *hr_pool_open(int threads, const int32_t *cpus, int64_t spin_ns, int64_t
     p->sync.wake = wake_all;
     p->spin_ns = spin_ns;
     p->idle_ns = idle_ns;
-    pthread_mutex_init(&p->running, NULL);
 #ifndef HR_FUTEX
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->changed, NULL);
