@@ -96,6 +96,18 @@ def emit(cone: Cone) -> list[str]:
     return _Emitter(cone).run()
 
 
+def index_of(cone: Cone, node: int) -> str:
+    """An integer of the cone, the same in all lanes, in C.
+
+    Raises:
+        CannotEmit: It is no index arithmetic.
+    """
+    found = _Emitter(cone).index(node)
+    if found is None or not found.uniform:
+        raise CannotEmit("it is no index that all lanes share")
+    return found.c()
+
+
 class _Emitter:
     def __init__(self, cone: Cone) -> None:
         self.cone = cone

@@ -1,0 +1,403 @@
+"""A program's parts as one C file: nests to functions, stages to loops over tasks, parts to a step."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from headrace.compiler.codegen.emit import Buffer, Cone, Store, emit, index_of
+from headrace.compiler.codegen.layout import Layout
+from headrace.compiler.codegen.nest import Level, LevelKind
+from headrace.compiler.ir import BITS, DType, Kind, Op, Part
+from headrace.compiler.schedule.cones import Nest
+from headrace.compiler.schedule.facts import Facts
+from headrace.compiler.schedule.plan import PartPlan, StagePlan
+
+ALIGNMENT = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """A piece of memory that a program wants, or is given.
+
+    Attributes:
+        name: Its own; of a weight or state with a ``*`` for the repetition.
+        dtype: Its elements.
+        axes: Its axes, sorted.
+        layout: Where they lie.
+    """
+
+    name: str
+    dtype: DType
+    axes: tuple[str, ...]
+    layout: Layout
+
+
+@dataclass(slots=True)
+class Inventory:
+    """All arrays of a program, each kind with its own table of pointers."""
+
+    weights: dict[str, Array] = field(default_factory=dict)
+    arguments: dict[str, Array] = field(default_factory=dict)
+    states: dict[str, Array] = field(default_factory=dict)
+    buffers: dict[str, Array] = field(default_factory=dict)
+    scratch: int = 0  # bytes a thread
+
+    def slot(self, table: dict[str, Array], array: Array) -> int:
+        """The number of an array in its table, entered if it is new."""
+        table.setdefault(array.name, array)
+        return list(table).index(array.name)
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramSource:
+    """C, and what to call it with.
+
+    Attributes:
+        text: The file.
+        arrays: What its tables of pointers hold.
+        symbols: Order of the symbols' values.
+        stages: How many waits a step has.
+    """
+
+    text: str
+    arrays: Inventory
+    symbols: tuple[str, ...]
+    stages: int
+
+
+def generate(parts: Sequence[tuple[Part, PartPlan]], maxima: Mapping[str, int]) -> ProgramSource:
+    """The C file of a program.
+
+    Args:
+        parts: Each part with its plan.
+        maxima: The largest value of each symbol that stands inside of an array.
+    """
+    arrays = Inventory()
+    symbols = sorted({a.extent for part, _ in parts for a in part.graph.axes.values() if isinstance(a.extent, str)})
+    functions: list[str] = []
+    calls: list[str] = []
+    stages = 0
+    for part, plan in parts:
+        writer = _PartWriter(part, plan, arrays, maxima)
+        functions += writer.functions()
+        stages += len(plan.stages) * len(part.repeats)
+        calls += _calls(part, writer.stage_names())
+    head = ['#include "headrace.h"', '#include "headrace_pool.h"', "", *STEP.strip().split("\n"), ""]
+    head += [f"#define size_{name} (s->sizes[{n}])" for n, name in enumerate(symbols)]
+    text = "\n".join([*head, "", *functions, *_entry(calls), ""])
+    return ProgramSource(text, arrays, tuple(symbols), stages)
+
+
+STEP = """
+typedef struct {
+    const int64_t *sizes;           // values of the symbols
+    const void *const *weights;     // repetition by repetition
+    const void *const *arguments;
+    char *const *states;            // repetition by repetition
+    char *const *buffers;
+    char *scratch;                  // of all threads
+    int64_t scratch_bytes;          // of one
+    int64_t tiles;                  // shares of rows that are of one segment each:
+    const int32_t *tile_segment;
+    const int32_t *tile_begin;
+    const int32_t *tile_end;
+    int64_t weight_count, state_count;  // in one repetition
+} hr_step;
+"""
+
+
+def _calls(part: Part, names: Sequence[str]) -> list[str]:
+    if len(part.repeats) == 1:
+        return [f"    {name}(s, 0, &at, scratch);" for name in names]
+    body = [f"        {name}(s, repeat, &at, scratch);" for name in names]
+    return [f"    for (int64_t repeat = 0; repeat < {len(part.repeats)}; repeat++) {{", *body, "    }"]
+
+
+def _entry(calls: Sequence[str]) -> list[str]:
+    return [
+        "static void step(void *context, int thread, int threads, hr_sync *sync) {",
+        "    const hr_step *s = context;",
+        "    char *const scratch = s->scratch + thread * s->scratch_bytes;",
+        "    hr_cursor at = hr_begin(sync);",
+        *calls,
+        "}",
+        "",
+        "void hr_run(hr_pool *pool, hr_step *s, int64_t stages) { hr_pool_run(pool, step, s, stages); }",
+    ]
+
+
+class _PartWriter:
+    def __init__(self, part: Part, plan: PartPlan, arrays: Inventory, maxima: Mapping[str, int]) -> None:
+        self.part = part
+        self.plan = plan
+        self.facts = plan.facts
+        self.arrays = arrays
+        self.maxima = maxima
+        self.pointers: dict[int, Buffer] = {}  # inputs and kept values
+        self.setup: dict[int, str] = {}  # how their pointers are found
+        self.local: dict[int, int] = {}  # bytes a row of values in a thread's own memory
+        self._inputs()
+        self._kept()
+
+    def stage_names(self) -> list[str]:
+        return [f"{_c(self.part.name)}_{n}" for n in range(len(self.plan.stages))]
+
+    def functions(self) -> list[str]:
+        lines: list[str] = []
+        for name, stage in zip(self.stage_names(), self.plan.stages, strict=True):
+            for nest in stage.nests():
+                lines += self.nest(nest, stage)
+            lines += self.stage(name, stage)
+        return lines
+
+    # -- arrays
+
+    def _inputs(self) -> None:
+        graph = self.facts.graph
+        for at, node in enumerate(graph.nodes):
+            if node.op is not Op.INPUT:
+                continue
+            declared = graph.inputs[str(node.attrs[0])]
+            layout = self.plan.layouts[at]
+            name = declared.state or declared.name
+            array = Array(name, declared.type.dtype, declared.type.axes, layout)
+            if declared.kind is Kind.VALUE:
+                continue
+            table = {Kind.WEIGHT: self.arrays.weights, Kind.STATE: self.arrays.states}.get(
+                declared.kind, self.arrays.arguments
+            )
+            slot = self.arrays.slot(table, array)
+            self.pointers[at] = Buffer(f"in_{_c(name)}", array.dtype, layout, padded=declared.kind is not Kind.STATE)
+            kind = {Kind.WEIGHT: "weight", Kind.STATE: "state"}.get(declared.kind)
+            place = f"s->{kind}s[repeat * s->{kind}_count + {slot}]" if kind else f"s->arguments[{slot}]"
+            self.setup[at] = place
+        self._values()
+
+    def _values(self) -> None:
+        """Values that parts hand on: a part that runs several times reads and writes two buffers in turn."""
+        graph = self.facts.graph
+        for at, node in enumerate(graph.nodes):
+            declared = graph.inputs[str(node.attrs[0])] if node.op is Op.INPUT else None
+            if declared is None or declared.kind is not Kind.VALUE:
+                continue
+            layout = self.plan.layouts[at]
+            self.pointers[at] = Buffer(f"in_{_c(declared.name)}", declared.type.dtype, layout)
+            self.setup[at] = self._value_place(declared.name, declared.type.dtype, declared.type.axes, layout, 0)
+
+    def _value_place(self, name: str, dtype: DType, axes: tuple[str, ...], layout: Layout, turn: int) -> str:
+        slots = [self.arrays.slot(self.arrays.buffers, Array(f"{name}/{n}", dtype, axes, layout)) for n in (0, 1)]
+        turns = len(self.part.repeats) > 1 and name in self.part.graph.outputs
+        if not turns:
+            return f"s->buffers[{slots[0]}]"
+        return f"s->buffers[(repeat + {turn}) % 2 ? {slots[1]} : {slots[0]}]"
+
+    def _kept(self) -> None:
+        outputs = {self.facts.behind(node): name for name, (node, _) in self.part.graph.outputs.items()}
+        for at, memory in self.plan.kept.items():
+            if not memory.layout.pieces:
+                continue
+            layout, dtype = memory.layout, self.facts.graph.types[at].dtype
+            axes = self.facts.graph.types[at].axes
+            self.pointers[at] = Buffer(f"k{at}", dtype, layout)
+            if at in outputs:
+                self.setup[at] = self._value_place(outputs[at], dtype, axes, layout, 1)
+            elif memory.local:
+                self.local[at] = layout.strides()[0] * BITS[dtype] // 8
+            else:
+                array = Array(f"{self.part.name}/{at}", dtype, axes, layout)
+                self.setup[at] = f"s->buffers[{self.arrays.slot(self.arrays.buffers, array)}]"
+
+    # -- nests
+
+    def cone(self, nest: Nest, stage: StagePlan) -> Cone:
+        graph = self.facts.graph
+        loops = self.plan.loops[nest]
+        computed = set(nest.roots)
+        buffers = {at: b for at, b in self.pointers.items() if at not in computed}
+        uniform = {at: "segment" for at in self.facts.segments} if stage.ragged else {}
+        limits = {axis: f"limit_{axis}" for axis in self._bounded(nest)}
+        levels = tuple(_limited(level, limits) for level in loops.levels)
+        return Cone(graph, tuple(self._stores(nest)), levels, buffers, uniform, limits)
+
+    def _bounded(self, nest: Nest) -> dict[str, int]:
+        """Axes of known length that the nest folds only so far, with the node that says how far."""
+        found = {}
+        for at in sorted(nest.nodes):
+            node = self.facts.node(at)
+            if node.op is Op.FOLD and len(node.args) > 1:
+                axis = str(node.attrs[1])
+                if isinstance(self.facts.graph.axes[axis].extent, int):
+                    found[axis] = node.args[1]
+        return found
+
+    def _stores(self, nest: Nest) -> Iterable[Store]:
+        bounds = self._bounded(nest)
+        for root in nest.roots:
+            within = {axis: node for axis, node in bounds.items() if axis in self.facts.axes[root]}
+            if root in self.pointers:
+                yield Store(root, self.pointers[root], {}, within)
+            for n in nest.writes:
+                write = self.facts.graph.writes[n]
+                if self.facts.behind(write.value) == root:
+                    yield Store(root, self._state(write.state), dict(zip(write.axes, write.indices, strict=True)))
+
+    def _state(self, name: str) -> Buffer:
+        layout = self.plan.state_layouts[name]
+        kind = self.facts.graph.states[name]
+        self.arrays.slot(self.arrays.states, Array(name, kind.dtype, kind.axes, layout))
+        return Buffer(f"in_{_c(name)}", kind.dtype, layout, padded=False)
+
+    def parameters(self, nest: Nest) -> dict[str, str]:
+        """The pointers that a nest uses, with how they are found; those in a thread's memory without."""
+        found: dict[str, str] = {}
+        reads = set(nest.nodes) | set(nest.reads) | set(nest.roots)
+        for n in nest.writes:
+            write = self.facts.graph.writes[n]
+            reads |= {x for i in write.indices for x in self.facts.cone(i, frozenset(self.plan.kept))}
+            slot = list(self.arrays.states).index(write.state)
+            found[f"in_{_c(write.state)}"] = f"s->states[repeat * s->state_count + {slot}]"
+        for at in sorted(reads):
+            if at in self.pointers and (at in self.setup or at in self.local):
+                found[self.pointers[at].pointer] = self.setup.get(at, "")
+        return found
+
+    def arguments(self, nest: Nest) -> list[str]:
+        loops = self.plan.loops[nest]
+        tasks = [level.variable for level in loops.levels if level.kind is LevelKind.TASK]
+        return [*tasks, *(f"limit_{axis}" for axis in self._bounded(nest))]
+
+    def nest(self, nest: Nest, stage: StagePlan) -> list[str]:
+        body = emit(self.cone(nest, stage))
+        pointers = "".join(f", char *const {p}" for p in self.parameters(nest))
+        numbers = "".join(f", const int64_t {v}" for v in ["segment", "row0", "row1", *self.arguments(nest)])
+        name = f"{_c(self.part.name)}_{nest.name}"
+        lines = [f"HR_INLINE void {name}(const hr_step *s{pointers}{numbers}, const int R) {{"]
+        lines += [f"    {line}" for line in body]
+        lines += ["}", ""]
+        passed = "".join(f", {p}" for p in self.parameters(nest))
+        tail = "".join(f", {v}" for v in self.arguments(nest))
+        lines += [f"static void {name}_rows(const hr_step *s{pointers}{numbers}) {{"]
+        lines += ["    for (int64_t row = row0; row < row1;) {", "        const int64_t left = row1 - row;"]
+        variants = row_variants(self.plan.tiles[nest].rows)
+        for n, rows in enumerate(variants):
+            smaller = variants[n + 1] if n + 1 < len(variants) else 0
+            condition = f"if (left > {smaller}) " if smaller else ""
+            start = "        " if n == 0 else "        else "
+            lines.append(
+                f"{start}{condition}{{ {name}(s{passed}, segment, row, row1{tail}, {rows}); row += {rows}; }}"
+            )
+        return [*lines, "    }", "}", ""]
+
+    # -- stages
+
+    def stage(self, name: str, stage: StagePlan) -> list[str]:
+        pointers: dict[str, str] = {}
+        for nest in stage.nests():
+            pointers |= self.parameters(nest)
+        lines = [f"static void {name}(const hr_step *s, const int64_t repeat, hr_cursor *at, char *const scratch) {{"]
+        lines += [f"    char *const {p} = (char *){place};" for p, place in pointers.items() if place]
+        shares = [self._shares(group[0]) for group in stage.groups] or ["1"]
+        if stage.ragged:
+            lines += [f"    const int64_t share = {' + '.join(shares)}, tiles = s->tiles;"]
+            where = ["segment = s->tile_segment[tile]", "begin = s->tile_begin[tile]", "end = s->tile_end[tile]"]
+        else:
+            rows = f"size_{self.facts.graph.axes[stage.row_axis].extent}" if stage.row_axis else "1"
+            lines += [f"    const int64_t share = {' + '.join(shares)}, tiles = hr_steps({rows}, {stage.row_tile});"]
+            where = [
+                "segment = 0",
+                f"begin = tile * {stage.row_tile}",
+                f"end = hr_smaller(begin + {stage.row_tile}, {rows})",
+            ]
+        lines += [
+            "    int64_t ready = -1;",
+            "    for (int64_t task; (task = hr_claim(at, tiles * share)) >= 0;) {",
+            "        const int64_t tile = task / share;",
+            "        int64_t rest = task % share;",
+            f"        const int64_t {', '.join(where)};",
+        ]
+        lines += self._scratch(stage, pointers)
+        body: list[str] = []
+        if stage.prologue:
+            calls = [self._call(nest) for nest in stage.prologue]
+            body += ["if (tile != ready) {", *(f"    {c}" for c in calls), "    ready = tile;", "}"]
+        for group, share in zip(stage.groups, shares, strict=bool(stage.groups)):
+            body += [f"if (rest < {share}) {{", *(f"    {x}" for x in self._task(group)), "    continue;", "}"]
+            body += [f"rest -= {share};"]
+        lines += [f"        {line}" for line in body]
+        return [*lines, "        (void)rest, (void)segment, (void)end;", "    }", "}", ""]
+
+    def _shares(self, lead: Nest) -> str:
+        """How many tasks a tile of rows is divided into, in C."""
+        factors = [self._count(level) for level in self._task_levels(lead)]
+        known = math.prod(int(f) for f in factors if f.isdigit())
+        return " * ".join([str(known), *(f for f in factors if not f.isdigit())])
+
+    def _task_levels(self, lead: Nest) -> list[Level]:
+        return [level for level in self.plan.loops[lead].levels if level.kind is LevelKind.TASK]
+
+    def _count(self, level: Level) -> str:
+        return str(level.count) if level.count else f"size_{self.facts.graph.axes[level.axis].extent}"
+
+    def _task(self, group: Sequence[Nest]) -> list[str]:
+        lines = []
+        levels = self._task_levels(group[0])
+        for n, level in enumerate(levels):
+            after = " * ".join(self._count(x) for x in levels[n + 1 :]) or "1"
+            lines.append(f"const int64_t {level.variable} = rest / ({after}) % {self._count(level)};")
+        for nest in group:
+            bounded = self._bounded(nest)
+            for axis, node in bounded.items():
+                extent = self.facts.graph.axes[axis].extent
+                limit = self._at_last_row(group[0], node)
+                line = f"const int64_t limit_{axis} = hr_smaller({limit}, {extent});"
+                if line not in lines:
+                    lines += [line, f"if (limit_{axis} <= 0) continue;"]
+        return lines + [self._call(nest) for nest in group]
+
+    def _at_last_row(self, lead: Nest, node: int) -> str:
+        """A bound for the last row of a tile, which reaches farthest, in C."""
+        loops = self.plan.loops[lead]
+        levels = [level for level in loops.levels if level.kind is LevelKind.TASK]
+        levels.append(Level(loops.row_axis, LevelKind.UNROLL, 1, 1, "row", "1", "(end - 1)"))
+        uniform = dict.fromkeys(self.facts.segments, "segment")
+        return index_of(Cone(self.facts.graph, (), tuple(levels), self.pointers, uniform), node)
+
+    def _call(self, nest: Nest) -> str:
+        passed = "".join(f", {p}" for p in self.parameters(nest))
+        tail = "".join(f", {v}" for v in self.arguments(nest))
+        return f"{_c(self.part.name)}_{nest.name}_rows(s{passed}, segment, begin, end{tail});"
+
+    def _scratch(self, stage: StagePlan, pointers: Mapping[str, str]) -> list[str]:
+        lines, offset = [], 0
+        for at, row_bytes in self.local.items():
+            name = self.pointers[at].pointer
+            if name in pointers and not pointers[name]:
+                # Rows are counted from the first of the batch; the tile's first lies at the start.
+                base = f"(uintptr_t)scratch + {offset} - (uintptr_t)begin * {row_bytes}"
+                lines.append(f"        char *const {name} = (char *)({base});")
+                offset += _round(row_bytes * stage.row_tile)
+        self.arrays.scratch = max(self.arrays.scratch, offset)
+        return lines
+
+
+def row_variants(rows: int) -> list[int]:
+    """Row counts for which a nest is made, largest first."""
+    return [rows, *(n for n in (8, 4, 2, 1) if n < rows)]
+
+
+def _limited(level: Level, limits: Mapping[str, str]) -> Level:
+    if level.axis not in limits or level.kind is not LevelKind.LOOP:
+        return level
+    return replace(level, steps=f"hr_steps({limits[level.axis]}, {level.stride})")
+
+
+def _round(size: int) -> int:
+    return (size // ALIGNMENT + 2) * ALIGNMENT
+
+
+def _c(name: str) -> str:
+    """A name that C allows."""
+    return re.sub(r"\W+", "_", name)

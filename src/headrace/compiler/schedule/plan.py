@@ -1,0 +1,221 @@
+"""A part's schedule: what is kept where, which nests make which stages, which loops they have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from headrace.compiler.codegen.layout import Layout, plain
+from headrace.compiler.ir import Graph, Kind, Op, selected_axes
+from headrace.compiler.schedule.buffers import keep
+from headrace.compiler.schedule.cones import Nest, form
+from headrace.compiler.schedule.facts import Facts
+from headrace.compiler.schedule.stages import Stage, columns, divide, whole_lane
+from headrace.compiler.schedule.tiles import (
+    Loops,
+    Tile,
+    kept_layout,
+    loops_of,
+    row_axis,
+    state_layout,
+    weight_layout,
+)
+
+ROW_TILE = 48
+RAGGED_TILE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Where a kept value is.
+
+    Attributes:
+        layout: Its elements; nothing if it only goes to a state.
+        local: Whether it is in a thread's own memory.
+        why: The rule that keeps it.
+    """
+
+    layout: Layout
+    local: bool
+    why: str
+
+
+@dataclass(frozen=True)
+class StagePlan:
+    """A stage with its tile.
+
+    Attributes:
+        prologue: See ``Stage``.
+        groups: The nests of each group.
+        ragged: See ``Stage``.
+        row_axis: The axis of its rows.
+        row_tile: Rows of a tile; the most, if it is ragged.
+    """
+
+    prologue: tuple[Nest, ...]
+    groups: tuple[tuple[Nest, ...], ...]
+    ragged: bool
+    row_axis: str
+    row_tile: int
+
+    def nests(self) -> list[Nest]:
+        """All of its nests, in order."""
+        return [*self.prologue, *(nest for group in self.groups for nest in group)]
+
+
+@dataclass(frozen=True)
+class PartPlan:
+    """A part's schedule.
+
+    Attributes:
+        facts: The graph.
+        stages: What runs between waits.
+        loops: Of each nest.
+        tiles: Of each nest.
+        layouts: Of each input's node.
+        state_layouts: Of each state.
+        kept: Of each kept value.
+    """
+
+    facts: Facts
+    stages: tuple[StagePlan, ...]
+    loops: Mapping[Nest, Loops]
+    tiles: Mapping[Nest, Tile]
+    layouts: Mapping[int, Layout]
+    state_layouts: Mapping[str, Layout]
+    kept: Mapping[int, Memory]
+
+
+def default_tile(facts: Facts, nest: Nest) -> Tile:
+    """Sizes that are sound everywhere; a search finds better ones."""
+    if not nest.contractions:
+        return Tile(1, 1)
+    extra = 1
+    for axis in (a for root in nest.roots for a in facts.axes[root]):
+        extent = facts.graph.axes[axis].extent
+        right = facts.axes[nest.contractions[-1].right]
+        if axis not in right and isinstance(extent, int):
+            extra = max(extra, extent)
+    return Tile(max(1, 12 // extra), 1)
+
+
+def plan_part(
+    graph: Graph,
+    maxima: Mapping[str, int],
+    page_tokens: int,
+    tile_for: Callable[[Facts, Nest], Tile] = default_tile,
+    row_tile: int = ROW_TILE,
+) -> PartPlan:
+    """Schedule a graph.
+
+    Args:
+        graph: What to compute.
+        maxima: The largest value of each symbol that may stand inside of an array.
+        page_tokens: Tokens of a page of state.
+        tile_for: Sizes for each nest.
+        row_tile: Rows of a tile.
+    """
+    facts = Facts(graph)
+    kept = keep(facts)
+    nests = form(facts, kept)
+    stages = divide(facts, nests)
+    tiles = {nest: tile_for(facts, nest) for nest in nests}
+    loops: dict[Nest, Loops] = {}
+    for stage in stages:
+        for nest in stage.prologue:
+            loops[nest] = loops_of(facts, nest, tiles[nest], None, True)
+        for group in stage.groups:
+            for nest in group.nests:
+                whole = whole_lane(facts, group.nests) if nest is group.nests[0] else True
+                loops[nest] = loops_of(facts, nest, tiles[nest], group.nests[0], whole)
+    states = _states(facts, loops, page_tokens)
+    return PartPlan(
+        facts,
+        tuple(_stage(facts, stage, row_tile) for stage in stages),
+        loops,
+        tiles,
+        _layouts(facts, loops, states),
+        states,
+        {at: _memory(facts, at, why, stages, loops, maxima) for at, why in kept.items()},
+    )
+
+
+def _stage(facts: Facts, stage: Stage, row_tile: int) -> StagePlan:
+    nests = [*stage.prologue, *(nest for group in stage.groups for nest in group.nests)]
+    task_axes = stage.groups[0].axes if stage.groups else ()
+    rows = row_axis(facts, nests[0], task_axes)
+    tile = RAGGED_TILE if stage.ragged else row_tile
+    return StagePlan(stage.prologue, tuple(group.nests for group in stage.groups), stage.ragged, rows, tile)
+
+
+def _states(facts: Facts, loops: Mapping[Nest, Loops], page_tokens: int) -> dict[str, Layout]:
+    """The layout of each state's pages, from the nest that contracts with it."""
+    found: dict[str, Layout] = {}
+    for nest, mine in loops.items():
+        for contraction in nest.contractions:
+            source = _state_source(facts, contraction.right)
+            if source is None:
+                continue
+            gather, read = source
+            page, slot = sorted(selected_axes(facts.node(gather)))
+            position = next(a for a in (mine.lane, contraction.axis) if a not in facts.graph.types[read].axes)
+            name = facts.graph.inputs[str(facts.node(read).attrs[0])].state
+            found[name] = state_layout(facts, mine, read, position, page, slot, page_tokens)
+    return found
+
+
+def _state_source(facts: Facts, at: int) -> tuple[int, int] | None:
+    """The gather behind a value and the state that it reads."""
+    at = facts.behind(at)
+    node = facts.node(at)
+    if node.op is not Op.GATHER or facts.node(node.args[0]).op is not Op.INPUT:
+        return None
+    declared = facts.graph.inputs[str(facts.node(node.args[0]).attrs[0])]
+    return (at, node.args[0]) if declared.kind is Kind.STATE else None
+
+
+def _layouts(facts: Facts, loops: Mapping[Nest, Loops], states: Mapping[str, Layout]) -> dict[int, Layout]:
+    found: dict[int, Layout] = {}
+    extents = {name: axis.extent for name, axis in facts.graph.axes.items()}
+    for at, node in enumerate(facts.graph.nodes):
+        if node.op is not Op.INPUT:
+            continue
+        declared = facts.graph.inputs[str(node.attrs[0])]
+        readers = [nest for nest in loops if at in nest.nodes and nest.contractions]
+        if declared.kind is Kind.STATE:
+            found[at] = states[declared.state]
+        elif declared.kind is Kind.WEIGHT and readers:
+            found[at] = weight_layout(facts, loops[readers[0]], at)
+        else:
+            found[at] = plain(_symbol_first(declared.type.axes, extents), extents)
+    return found
+
+
+def _symbol_first(axes: Sequence[str], extents: Mapping[str, int | str]) -> list[str]:
+    return sorted(axes, key=lambda a: (isinstance(extents[a], int), a))
+
+
+def _memory(
+    facts: Facts, at: int, why: str, stages: Sequence[Stage], loops: Mapping[Nest, Loops], maxima: Mapping[str, int]
+) -> Memory:
+    maker = next(nest for nest in loops if at in nest.roots)
+    readers = [nest for nest in loops if at in nest.reads]
+    output = any(facts.behind(node) == at for node, _ in facts.graph.outputs.values())
+    rows = loops[maker].row_axis
+    if not readers and not output:
+        return Memory(Layout(()), True, why)
+    local = not output and any(_share_task(stage, maker, readers) for stage in stages)
+    axes = columns(facts, maker) if maker.contractions else ()
+    if local:
+        full = kept_layout(facts, at, rows, (), maxima)
+        inner = tuple(p for p in full.pieces if p.axis not in axes)
+        return Memory(Layout(inner), True, why)
+    return Memory(kept_layout(facts, at, rows, axes, maxima), False, why)
+
+
+def _share_task(stage: Stage, maker: Nest, readers: Sequence[Nest]) -> bool:
+    """Whether all readers are in the maker's task, or in a stage whose prologue the maker is in."""
+    nests = [*stage.prologue, *(nest for group in stage.groups for nest in group.nests)]
+    if maker in stage.prologue:
+        return all(nest in nests for nest in readers)
+    return any(maker in group.nests and all(nest in group.nests for nest in readers) for group in stage.groups)

@@ -1,0 +1,237 @@
+"""Loops for nests: in which order, how far unrolled; and the memory layouts that follow from them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from headrace.compiler.codegen.layout import Layout, Piece
+from headrace.compiler.codegen.nest import Level, LevelKind
+from headrace.compiler.ir import DType, Op
+from headrace.compiler.schedule.cones import Nest, folded
+from headrace.compiler.schedule.facts import Contraction, Facts
+from headrace.compiler.schedule.stages import columns, lane_axis, result_axes
+
+LANES = 16
+LONGEST_UNROLL = 16
+MOST_VECTORS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """How much of a nest's result is held in registers at once.
+
+    Attributes:
+        rows: Rows (tokens) of the widest variant; narrower ones are made for what is left over.
+        vectors: Vectors of sixteen columns.
+    """
+
+    rows: int = 1
+    vectors: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Loops:
+    """A nest's iteration.
+
+    Attributes:
+        levels: From outer to inner.
+        row_axis: The axis of its rows.
+        lane: The axis whose neighbours share a vector.
+        tasks: Task axis to how many of its elements one task takes.
+    """
+
+    levels: tuple[Level, ...]
+    row_axis: str
+    lane: str
+    tasks: Mapping[str, int]
+
+
+def loops_of(facts: Facts, nest: Nest, tile: Tile, lead: Nest | None, whole: bool) -> Loops:
+    """The loops of a nest.
+
+    Args:
+        facts: The graph.
+        nest: What is computed.
+        tile: Sizes.
+        lead: The first nest of its group; None in a prologue.
+        whole: Whether a task has all of the lane axis.
+    """
+    axes = facts.graph.axes
+    result = result_axes(facts, nest)
+    task_axes = columns(facts, lead) if lead is not None else ()
+    lane = lane_axis(facts, nest)
+    rows = row_axis(facts, nest, task_axes)
+    inner = [a for a in _by_share(facts, nest) if a not in (*task_axes, lane, rows)]
+    vectors, lane_task = _lane(facts, lane, tile, whole or lead is None)
+    group = {x.axis: _group(facts, x) for x in nest.contractions}
+    folds = [a for a in _folds_outside_in(facts, nest) if a != lane and a not in result]
+    levels = [Level(a, LevelKind.TASK, 1, _static(facts, a), f"{a}_task") for a in task_axes]
+    if lane_task:
+        levels.append(Level(lane, LevelKind.TASK, lane_task, _static(facts, lane) // lane_task, f"{lane}_task"))
+    elif lane and vectors == 0:
+        levels.append(_loop(facts, lane, LANES))
+    looped = [a for a in folds if not _unrolled(facts, folds, group, a)]
+    row_like = [a for a in inner if nest.contractions]
+    levels += [_loop(facts, a, 1) for a in inner if not nest.contractions]
+    levels += [_fold_loop(facts, nest, a, group.get(a, 1), lane) for a in looped]
+    if vectors:
+        levels.append(Level(lane, LevelKind.UNROLL, LANES, vectors, f"{lane}_vector"))
+    if rows:
+        place = "hr_smaller(row0 + row, row1 - 1)"
+        levels.append(Level(rows, LevelKind.UNROLL, 1, tile.rows, "row", "R", place))
+    levels += [Level(a, LevelKind.UNROLL, 1, _static(facts, a), a) for a in row_like]
+    levels += [
+        Level(a, LevelKind.UNROLL, group.get(a, 1), axes[a].extent // group.get(a, 1), f"{a}_group")  # type: ignore[operator]
+        for a in folds
+        if a not in looped
+    ]
+    if lane:
+        levels.append(Level(lane, LevelKind.LANES, 1, LANES, "lane"))
+    levels += [
+        Level(a, LevelKind.LANES, 1, LANES, "lane") for a in looped if _fold_lanes(facts, nest, a, group.get(a, 1), lane)
+    ]
+    levels += [Level(a, LevelKind.DOT, 1, size, "member") for a, size in group.items() if size > 1]
+    tasks = dict.fromkeys(task_axes, 1) | ({lane: lane_task} if lane_task else {})
+    return Loops(tuple(levels), rows, lane, tasks)
+
+
+def row_axis(facts: Facts, nest: Nest, task_axes: Sequence[str]) -> str:
+    """The axis of rows: one of unknown length that all results have and no task divides."""
+    shared = frozenset.intersection(*(facts.axes[root] for root in nest.roots))
+    found = [a for a in sorted(shared) if not isinstance(facts.graph.axes[a].extent, int) and a not in task_axes]
+    return found[0] if found else ""
+
+
+def _static(facts: Facts, axis: str) -> int:
+    extent = facts.graph.axes[axis].extent
+    return extent if isinstance(extent, int) else 0
+
+
+def _lane(facts: Facts, lane: str, tile: Tile, whole: bool) -> tuple[int, int]:
+    """Vectors to unroll (0: a loop over single vectors), and elements of a task (0: all)."""
+    if not lane:
+        return 0, 0
+    all_vectors = -(-_static(facts, lane) // LANES)
+    if whole:
+        return (all_vectors if all_vectors <= MOST_VECTORS else 0), 0
+    vectors = min(tile.vectors, all_vectors)
+    while all_vectors % vectors:
+        vectors -= 1
+    return vectors, vectors * LANES
+
+
+def _loop(facts: Facts, axis: str, stride: int) -> Level:
+    extent = facts.graph.axes[axis].extent
+    if isinstance(extent, str):
+        return Level(axis, LevelKind.LOOP, stride, 0, f"{axis}_i", f"hr_steps(size_{extent}, {stride})")
+    return Level(axis, LevelKind.LOOP, stride, -(-extent // stride), f"{axis}_i")
+
+
+def _fold_loop(facts: Facts, nest: Nest, axis: str, group: int, lane: str) -> Level:
+    return _loop(facts, axis, LANES if _fold_lanes(facts, nest, axis, group, lane) else group)
+
+
+def _fold_lanes(facts: Facts, nest: Nest, axis: str, group: int, lane: str) -> bool:
+    """Whether a fold itself runs in vectors: nothing that it folds is in vectors already."""
+    if group > 1 or not isinstance(facts.graph.axes[axis].extent, int) or _static(facts, axis) < LANES:
+        return False
+    over = [at for at in nest.nodes if facts.node(at).op is Op.FOLD and facts.node(at).attrs[1] == axis]
+    return all(lane not in facts.axes[facts.node(at).args[0]] for at in over)
+
+
+def _by_share(facts: Facts, nest: Nest) -> list[str]:
+    """The results' axes, those that most of them have first."""
+    count = {a: sum(a in facts.axes[root] for root in nest.roots) for a in result_axes(facts, nest)}
+    return sorted(count, key=lambda a: (-count[a], a))
+
+
+def _folds_outside_in(facts: Facts, nest: Nest) -> list[str]:
+    """Folded axes, an axis before those that are folded for each of its elements."""
+    order: list[str] = []
+    for at in sorted(nest.nodes, reverse=True):
+        if facts.node(at).op is Op.FOLD and (axis := str(facts.node(at).attrs[1])) not in order:
+            order.append(axis)
+    return order
+
+
+def _unrolled(facts: Facts, folds: Sequence[str], group: Mapping[str, int], axis: str) -> bool:
+    inside = any(group.get(a, 1) == 1 for a in folds if a != axis)
+    return group.get(axis, 1) > 1 and inside and _static(facts, axis) // group[axis] <= LONGEST_UNROLL
+
+
+def _group(facts: Facts, found: Contraction) -> int:
+    """How many products one instruction adds."""
+    types = {facts.graph.types[facts.behind(side)].dtype for side in (found.left, found.right)}
+    size = 1
+    if types == {DType.BF16}:
+        size = 2
+    elif DType.I8 in types and types & {DType.U8, DType.U4}:
+        size = 4
+    extent = facts.graph.axes[found.axis].extent
+    return size if isinstance(extent, int) and extent % size == 0 else 1
+
+
+def weight_layout(facts: Facts, loops: Loops, at: int) -> Layout:
+    """A weight in the order in which its reader's loops come to it, each vector and group together."""
+    axes = facts.graph.types[at].axes
+    pieces = [
+        Piece(x.axis, x.stride, x.count) for x in loops.levels if x.axis in axes and x.axis != loops.row_axis and x.count
+    ]
+    missing = [Piece(a, 1, _static(facts, a)) for a in axes if a not in {p.axis for p in pieces}]
+    if facts.graph.types[at].dtype is not DType.U4:
+        return Layout((*missing, *pieces))
+    return _halved(tuple([*missing, *pieces]))
+
+
+def _halved(pieces: tuple[Piece, ...]) -> Layout:
+    """Two elements a byte: the lower and the upper half of the innermost loop over groups."""
+    at = max(n for n, p in enumerate(pieces) if p.extent % 2 == 0 and p.divisor > 1)
+    split = pieces[at]
+    half = Piece(split.axis, split.divisor, split.extent // 2)
+    nibble = Piece(split.axis, split.divisor * split.extent // 2, 2)
+    return Layout((*pieces[:at], half, *pieces[at + 1 :]), nibble)
+
+
+def state_layout(facts: Facts, loops: Loops, at: int, position: str, page: str, slot: str, page_tokens: int) -> Layout:
+    """A state's pages in the order in which its reader's loops come to them; the page itself is outermost.
+
+    Args:
+        facts: The graph.
+        loops: Of the reader.
+        at: The read.
+        position: The axis of the reader that walks over positions.
+        page: The state's axis of pages.
+        slot: Its axis of places in a page.
+        page_tokens: Places in a page.
+    """
+    axes = set(facts.graph.types[at].axes)
+    pieces = [Piece(page, 1, 0)]
+    for level in loops.levels:
+        if level.axis == position and level.stride < page_tokens:
+            pieces.append(Piece(slot, level.stride, min(level.count, page_tokens // level.stride)))
+        elif level.axis in axes and level.count:
+            pieces.append(Piece(level.axis, level.stride, level.count))
+    return Layout(tuple(pieces))
+
+
+def kept_layout(facts: Facts, at: int, rows: str, outer: Sequence[str], sizes: Mapping[str, int]) -> Layout:
+    """A kept value: its rows, then the axes that tasks divide, then the rest, the longest last.
+
+    Args:
+        facts: The graph.
+        at: The value.
+        rows: Its axis of rows.
+        outer: Axes that tasks divide.
+        sizes: The largest value of each symbol that may stand inside.
+    """
+    extents = {a: facts.graph.axes[a].extent for a in facts.axes[at]}
+    fixed = {a: e if isinstance(e, int) else sizes.get(e, 0) for a, e in extents.items()}
+    rest = sorted((a for a in fixed if a != rows and a not in outer), key=lambda a: (fixed[a] % LANES == 0, a))
+    order = [rows] * (rows in fixed) + [a for a in outer if a in fixed] + rest
+    return Layout(tuple(Piece(a, 1, 0 if a == rows else fixed[a]) for a in order))
+
+
+def names(facts: Facts, nest: Nest) -> set[str]:
+    """All axes that a nest runs over."""
+    return set(result_axes(facts, nest)) | folded(facts, nest.nodes)
