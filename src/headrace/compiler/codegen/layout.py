@@ -33,16 +33,20 @@ class Layout:
     Attributes:
         pieces: The digits.
         nibble: The digit that chooses between the low and the high half of a byte; of 4-bit elements alone.
+        outer: Elements from one value of the first digit to the next, if there is more between them than the others.
     """
 
     pieces: tuple[Piece, ...]
     nibble: Piece | None = None
+    outer: int = 0
 
     def strides(self) -> tuple[int, ...]:
         """Elements (bytes, if there is a nibble) from one value of each digit to the next."""
         steps = [1]
         for piece in reversed(self.pieces[1:]):
             steps.append(steps[-1] * piece.extent)
+        if self.outer:
+            steps[-1] = self.outer
         return tuple(reversed(steps))
 
     def leads(self, piece: Piece) -> bool:

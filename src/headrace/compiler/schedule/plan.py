@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from headrace.compiler.codegen.layout import Layout, plain
 from headrace.compiler.ir import Graph, Kind, Op, selected_axes
@@ -103,6 +103,7 @@ def plan_part(
     graph: Graph,
     maxima: Mapping[str, int],
     page_tokens: int,
+    repeats: int = 1,
     tile_for: Callable[[Facts, Nest], Tile] = default_tile,
     row_tile: int = ROW_TILE,
 ) -> PartPlan:
@@ -112,6 +113,7 @@ def plan_part(
         graph: What to compute.
         maxima: The largest value of each symbol that may stand inside of an array.
         page_tokens: Tokens of a page of state.
+        repeats: How often the graph runs in a step, each time with its own share of a page.
         tile_for: Sizes for each nest.
         row_tile: Rows of a tile.
     """
@@ -128,13 +130,13 @@ def plan_part(
             for nest in group.nests:
                 whole = whole_lane(facts, group.nests) if nest is group.nests[0] else True
                 loops[nest] = loops_of(facts, nest, tiles[nest], group.nests[0], whole)
-    states = _states(facts, loops, page_tokens)
+    states = _interleaved(_states(facts, loops, page_tokens), repeats)
     return PartPlan(
         facts,
         tuple(_stage(facts, stage, row_tile) for stage in stages),
         loops,
         tiles,
-        _layouts(facts, loops, states),
+        _layouts(facts, loops, states, maxima),
         states,
         {at: _memory(facts, at, why, stages, loops, maxima) for at, why in kept.items()},
     )
@@ -164,6 +166,12 @@ def _states(facts: Facts, loops: Mapping[Nest, Loops], page_tokens: int) -> dict
     return found
 
 
+def _interleaved(states: Mapping[str, Layout], repeats: int) -> dict[str, Layout]:
+    """The layouts in pages that hold all states of all repetitions, one after the other."""
+    page = repeats * sum(layout.strides()[0] for layout in states.values())
+    return {name: replace(layout, outer=page) for name, layout in states.items()}
+
+
 def _state_source(facts: Facts, at: int) -> tuple[int, int] | None:
     """The gather behind a value and the state that it reads."""
     at = facts.behind(at)
@@ -174,9 +182,11 @@ def _state_source(facts: Facts, at: int) -> tuple[int, int] | None:
     return (at, node.args[0]) if declared.kind is Kind.STATE else None
 
 
-def _layouts(facts: Facts, loops: Mapping[Nest, Loops], states: Mapping[str, Layout]) -> dict[int, Layout]:
+def _layouts(
+    facts: Facts, loops: Mapping[Nest, Loops], states: Mapping[str, Layout], maxima: Mapping[str, int]
+) -> dict[int, Layout]:
     found: dict[int, Layout] = {}
-    extents = {name: axis.extent for name, axis in facts.graph.axes.items()}
+    extents = {name: maxima.get(str(axis.extent), axis.extent) for name, axis in facts.graph.axes.items()}
     for at, node in enumerate(facts.graph.nodes):
         if node.op is not Op.INPUT:
             continue

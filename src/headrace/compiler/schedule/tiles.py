@@ -175,9 +175,8 @@ def _group(facts: Facts, found: Contraction) -> int:
 def weight_layout(facts: Facts, loops: Loops, at: int) -> Layout:
     """A weight in the order in which its reader's loops come to it, each vector and group together."""
     axes = facts.graph.types[at].axes
-    pieces = [
-        Piece(x.axis, x.stride, x.count) for x in loops.levels if x.axis in axes and x.axis != loops.row_axis and x.count
-    ]
+    mine = [x for x in loops.levels if x.axis in axes and x.axis != loops.row_axis]
+    pieces = [Piece(x.axis, x.stride, x.count) for x in mine if x.count > 1]
     missing = [Piece(a, 1, _static(facts, a)) for a in axes if a not in {p.axis for p in pieces}]
     if facts.graph.types[at].dtype is not DType.U4:
         return Layout((*missing, *pieces))
@@ -210,7 +209,7 @@ def state_layout(facts: Facts, loops: Loops, at: int, position: str, page: str, 
     for level in loops.levels:
         if level.axis == position and level.stride < page_tokens:
             pieces.append(Piece(slot, level.stride, min(level.count, page_tokens // level.stride)))
-        elif level.axis in axes and level.count:
+        elif level.axis in axes and level.count > 1:
             pieces.append(Piece(level.axis, level.stride, level.count))
     return Layout(tuple(pieces))
 

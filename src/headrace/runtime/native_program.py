@@ -1,0 +1,132 @@
+"""A compiled program in memory: tables of pointers, and the call that runs a step."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.compiler.codegen.program import Array, ProgramSource
+from headrace.compiler.interpret import storage
+from headrace.compiler.ir import DType
+from headrace.compiler.native.pool import ThreadPool
+
+AnyArray = npt.NDArray[Any]
+ALIGNMENT = 64
+SLACK = 256  # bytes behind each array, into which the last vector may reach
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """Shares of the rows, each of one segment; int32 [tiles] each.
+
+    Attributes:
+        segment: Which one.
+        begin: Its first row.
+        end: One behind its last.
+    """
+
+    segment: npt.NDArray[np.int32]
+    begin: npt.NDArray[np.int32]
+    end: npt.NDArray[np.int32]
+
+
+class _Step(ctypes.Structure):
+    _fields_ = (
+        ("sizes", ctypes.c_void_p),
+        ("weights", ctypes.c_void_p),
+        ("arguments", ctypes.c_void_p),
+        ("states", ctypes.c_void_p),
+        ("buffers", ctypes.c_void_p),
+        ("scratch", ctypes.c_void_p),
+        ("scratch_bytes", ctypes.c_int64),
+        ("tiles", ctypes.c_int64),
+        ("tile_segment", ctypes.c_void_p),
+        ("tile_begin", ctypes.c_void_p),
+        ("tile_end", ctypes.c_void_p),
+        ("weight_count", ctypes.c_int64),
+        ("state_count", ctypes.c_int64),
+    )
+
+
+class NativeProgram:
+    """Runs steps of one program, one at a time.
+
+    Args:
+        source: What was compiled.
+        library: The result.
+        pool: Who computes.
+        weights: Address of each weight, repetition by repetition, in the order of ``source.arrays.weights``.
+        states: Address of each state's share of the first page, in the same manner.
+        capacity: The largest value of each symbol.
+    """
+
+    def __init__(
+        self,
+        source: ProgramSource,
+        library: ctypes.CDLL,
+        pool: ThreadPool,
+        *,
+        weights: Sequence[int],
+        states: Sequence[int],
+        capacity: Mapping[str, int],
+    ) -> None:
+        self.source, self.pool = source, pool
+        self._run = library.hr_run
+        self._run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64]
+        self._run.restype = None
+        arrays = source.arrays
+        self._buffers = [_allocate(array, capacity) for array in arrays.buffers.values()]
+        scratch = -(-(arrays.scratch + SLACK) // 4096) * 4096
+        self._scratch = aligned(scratch * pool.threads)
+        self._weights = np.array(weights, np.uint64)
+        self._states = np.array(states, np.uint64)
+        self._tables = np.array([b.ctypes.data for b in self._buffers], np.uint64)
+        self._step = _Step(
+            weights=self._weights.ctypes.data,
+            states=self._states.ctypes.data,
+            buffers=self._tables.ctypes.data,
+            scratch=self._scratch.ctypes.data,
+            scratch_bytes=scratch,
+            weight_count=len(arrays.weights),
+            state_count=len(arrays.states),
+        )
+
+    def run(self, sizes: Mapping[str, int], arguments: Mapping[str, AnyArray], tiles: Tiles) -> None:
+        """Run a step; the interpreter lock is released meanwhile.
+
+        Args:
+            sizes: Values of the symbols, none above the capacity.
+            arguments: Each argument as its layout has it, contiguous, with some bytes behind it (see ``SLACK``).
+            tiles: The rows, cut where a segment ends.
+        """
+        values = np.array([sizes.get(name, 0) for name in self.source.symbols], np.int64)
+        places = np.array([arguments[name].ctypes.data for name in self.source.arrays.arguments], np.uint64)
+        step = self._step
+        step.sizes, step.arguments = values.ctypes.data, places.ctypes.data
+        step.tiles = len(tiles.segment)
+        step.tile_segment, step.tile_begin = tiles.segment.ctypes.data, tiles.begin.ctypes.data
+        step.tile_end = tiles.end.ctypes.data
+        self._run(self.pool.handle, ctypes.addressof(step), self.source.stages)
+
+    def value(self, name: str) -> AnyArray:
+        """A buffer's memory, one-dimensional, in its element type (bfloat16 as uint16)."""
+        at = list(self.source.arrays.buffers).index(name)
+        dtype = self.source.arrays.buffers[name].dtype
+        return self._buffers[at].view(np.uint16 if dtype in (DType.BF16, DType.F16) else storage(dtype))
+
+
+def aligned(size: int) -> npt.NDArray[np.uint8]:
+    """Zeroed bytes that begin at a multiple of 64."""
+    raw = np.zeros(size + ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : start + size]
+
+
+def _allocate(array: Array, capacity: Mapping[str, int]) -> npt.NDArray[np.uint8]:
+    first = array.layout.pieces[0].axis if array.layout.pieces else ""
+    return aligned(array.layout.nbytes(array.dtype, {first: capacity.get(first, 1)}) + SLACK)
