@@ -5,7 +5,7 @@
 
 Guards and what is to be written are full of patterns that are NaNs in float32, float16 and bfloat16: a kernel that
 reads beyond an operand, or leaves an element out, shows it in its result. The two files have different ones, so that
-one that copies too much shows it too.
+one that copies too much shows it too; and they are signalling NaNs, which any arithmetic changes.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ import mmap
 import os
 import sys
 import tempfile
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from types import TracebackType
+from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +32,7 @@ Array = npt.NDArray[Any]
 GUARD = 4096  # bytes
 ALIGNMENT = 64
 READ, WRITE = 0, 1
-PATTERNS = np.array([[0xA5, 0xFF], [0x5A, 0xFF]], np.uint8)
+PATTERNS = np.array([[0xA5, 0xFF], [0x9A, 0xFF]], np.uint8)
 
 _numbers = itertools.count(1)
 
@@ -77,7 +79,7 @@ Operand = Input | Output
 class Case:
     """Operands of a kernel, in the order of its buffers, and the values of its symbolic dimensions.
 
-    Holds memory until ``close``.
+    Holds memory until ``close``, or until nobody holds it any more. A context manager.
 
     Args:
         operands: What ``buffers`` points to.
@@ -101,8 +103,10 @@ class Case:
             ends[region] = (begin + size + GUARD + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
         self.bytes = tuple(-(-end // mmap.PAGESIZE) * mmap.PAGESIZE for end in ends)
         self.files = tuple(_anonymous_file(size) for size in self.bytes)
-        self._maps = [mmap.mmap(file, size) for file, size in zip(self.files, self.bytes, strict=True)]
-        self._memory = [np.frombuffer(region, np.uint8) for region in self._maps]
+        self._end = weakref.finalize(self, _close_files, self.files)
+        # An array keeps the mapping that it lies on.
+        maps = [mmap.mmap(file, size) for file, size in zip(self.files, self.bytes, strict=True)]
+        self._memory = [np.frombuffer(region, np.uint8) for region in maps]
         for region, memory in enumerate(self._memory):
             memory[:] = _pattern(region, 0, memory.size)
         for operand, place in zip(self.operands, self.places, strict=True):
@@ -142,16 +146,27 @@ class Case:
                     return wrong
         return None
 
+    @property
+    def closed(self) -> bool:
+        """Whether ``close`` was called."""
+        return not self._end.alive
+
     def close(self) -> None:
-        """Give the memory back."""
+        """Give the memory back; a sandbox does so when it is next asked for something. May be called again."""
         self._memory = []
-        for region in self._maps:
-            region.close()
-        for file in self.files:
-            os.close(file)
-        self._maps, self.files = [], ()
+        self._end()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
     def _bytes(self, place: tuple[int, int, int]) -> npt.NDArray[np.uint8]:
+        if self.closed:
+            raise InvalidInput("it is closed: make another one", field="case")
         region, begin, end = place
         return self._memory[region][begin:end]
 
@@ -252,6 +267,11 @@ def _check(operands: Sequence[Operand], sizes: Sequence[int]) -> None:
     for number, size in enumerate(sizes):
         if not -(1 << 63) <= size < 1 << 63:
             raise InvalidInput("must fit 64 bits", field=f"sizes[{number}]")
+
+
+def _close_files(files: tuple[int, ...]) -> None:
+    for file in files:
+        os.close(file)
 
 
 def _anonymous_file(size: int) -> int:

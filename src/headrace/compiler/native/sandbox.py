@@ -7,49 +7,34 @@
     judge outputs and guards       ◀─ socket ─          nanoseconds
     clock, signals                 ── kill ─▶           whatever it does
 
-A candidate that kills the child, stops it or never returns costs a new child, some 40 ms, and its own rejection.
+A candidate that kills the child, stops it or never returns costs a new child, some 30 ms, and its own rejection:
+after another run in a child of its own, for it may be the victim of one before it.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
 import math
-import os
-import signal
-import socket
 import statistics
-import subprocess
-import sys
-import tempfile
-import time
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from headrace.compiler.native.build import Builder, Source
 from headrace.compiler.native.case import Case
 from headrace.compiler.native.cores import default_threads
 from headrace.compiler.native.cpu import cpu_features
 from headrace.compiler.native.pool import pool_path
+from headrace.compiler.native.sandbox_process import START_SECONDS, ChildProcess, Gone, SandboxError
 from headrace.compiler.native.toolchain import BuildFailed
-from headrace.compiler.native.verdict import Crashed, Passed, Rejected, SanitizerReport, TimedOut, Unbuilt, Verdict
-from headrace.errors import HeadraceError
+from headrace.compiler.native.verdict import Passed, Unbuilt, Verdict
 
-START_SECONDS = 30.0
-DEATH_SECONDS = 2.0  # between the end of its connection and the end of a process
 SAMPLE_SECONDS = 2e-3  # of one sample: short kernels run several times in it
 MAX_RUNS = 1000
-LIBRARIES_A_CHILD = 256
-SANITIZER_CODE = 86  # the exit code that sanitizers are told to use
-SAID_BYTES = 8000
-_HERE = Path(__file__).parent
-
-
-class SandboxError(HeadraceError):
-    """The child process itself cannot be started or does not answer; no candidate's fault."""
+CANDIDATES_A_CHILD = 256
+HARNESS = Path(__file__).with_name("harness.c")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +48,6 @@ class Candidate:
 
     library: Path
     symbol: str
-
-
-class _Gone(Exception):
-    """The child is dead; why the candidate is rejected."""
-
-    def __init__(self, verdict: Rejected) -> None:
-        super().__init__(str(verdict))
-        self.verdict = verdict
 
 
 class Sandbox:
@@ -96,25 +73,21 @@ class Sandbox:
         self.seconds = seconds
         self.memory = 0 if sanitize else memory
         builder = Builder()
-        self._runtime = builder.sanitizer_runtime() if sanitize else None
-        if sanitize and self._runtime is None:
+        runtime = builder.sanitizer_runtime() if sanitize else None
+        if sanitize and runtime is None:
             raise BuildFailed(f"{builder.compiler.version} has no address sanitizer that a process can load")
-        self._pool = pool_path()
-        self._harness = builder.build(Source("harness", (_HERE / "harness.c").read_text(), flags=("-O2",))).path
-        self._child: subprocess.Popen[bytes] | None = None
-        self._channel: socket.socket | None = None
-        self._pending = b""
-        self._requests = 0
-        self._shared: set[int] = set()
-        self._libraries: set[Path] = set()
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the sandbox
+        harness = builder.build(Source("harness", HARNESS.read_text(), flags=("-O2",))).path
+        self._child = ChildProcess([str(pool_path()), str(harness), str(self.threads)], runtime)
+        # What this child, and no earlier one, was told.
+        self._generation = 0
+        self._shared: dict[int, weakref.ref[Case]] = {}
+        self._ran: set[Candidate] = set()
 
     def check(self, candidate: Candidate, case: Case) -> Verdict:
         """Run a candidate once and judge what it did."""
         try:
-            case.reset()
             taken = self._run(candidate, case, 1, sweep=0)
-        except _Gone as gone:
+        except Gone as gone:
             return gone.verdict
         wrong = case.judge()
         return Passed(taken[0], taken[0]) if wrong is None else wrong
@@ -152,9 +125,8 @@ class Sandbox:
         for turn in range(samples):
             for i in list(times):
                 try:
-                    trials[i][1].reset(only_in_place=True)
-                    times[i].append(_sample(self._run(*trials[i], runs[i], sweep=sweep), cold))
-                except _Gone as gone:
+                    times[i].append(_sample(self._run(*trials[i], runs[i], sweep=sweep, again=True), cold))
+                except Gone as gone:
                     verdicts[i] = gone.verdict
                     del times[i]
             if turn == 0 and drop_above is not None and times:
@@ -167,17 +139,9 @@ class Sandbox:
             verdicts[i] = Passed(statistics.median(taken), min(taken), len(taken)) if again.kind == "ok" else again
         return [verdicts[i] for i in range(len(trials))]
 
-    def forget(self, case: Case) -> None:
-        """Take a case out of the child; call it before closing the case."""
-        if case.number in self._shared and self._child is not None:
-            with contextlib.suppress(_Gone):
-                self._ask({"do": "forget", "case": case.number}, START_SECONDS)
-        self._shared.discard(case.number)
-
     def close(self) -> None:
         """End the child."""
-        self._stop()
-        self._said.close()
+        self._child.close()
 
     def __enter__(self) -> Self:
         return self
@@ -187,16 +151,34 @@ class Sandbox:
     ) -> None:
         self.close()
 
-    def _run(self, candidate: Candidate, case: Case, runs: int, *, sweep: int) -> list[float]:
+    def _run(self, candidate: Candidate, case: Case, runs: int, *, sweep: int, again: bool = False) -> list[float]:
         """Seconds of each run.
 
+        Args:
+            candidate: What runs.
+            case: What on; its outputs are put into their first state, or if ``again`` only those that work in place.
+            runs: How often.
+            sweep: Bytes to read before each run.
+            again: Whether outputs may hold what an earlier run left.
+
         Raises:
-            _Gone: The candidate did something else than return; the child is dead, or has said why it cannot run it.
+            Gone: The candidate did something else than return; the child is dead, or has said why it cannot run it.
         """
-        if candidate.library not in self._libraries and len(self._libraries) >= LIBRARIES_A_CHILD:
-            self._stop()
-        self._share(case)
-        self._libraries.add(candidate.library)
+        try:
+            return self._attempt(candidate, case, runs, sweep, again)
+        except Gone:
+            # Another one may have left a broken heap or a thread behind: whoever is rejected had a child of its own.
+            if self._ran <= {candidate}:
+                raise
+        self._child.stop()
+        return self._attempt(candidate, case, runs, sweep, again)
+
+    def _attempt(self, candidate: Candidate, case: Case, runs: int, sweep: int, again: bool) -> list[float]:
+        case.reset(only_in_place=again)
+        if candidate not in self._ran and len(self._ran) >= CANDIDATES_A_CHILD:
+            self._child.stop()
+        self._enter(case)
+        self._ran.add(candidate)
         message = {
             "do": "run",
             "library": str(candidate.library),
@@ -207,13 +189,32 @@ class Sandbox:
             "memory": self.memory,
             "seconds": self.seconds,
         }
-        answer = self._ask(message, self.seconds)
+        answer = self._child.ask(message, self.seconds)
         if "error" in answer:
-            raise _Gone(Unbuilt(answer["error"]))
+            raise Gone(Unbuilt(answer["error"]))
         return [taken / 1e9 for taken in answer["ns"]]
 
+    def _enter(self, case: Case) -> None:
+        """Have a child that knows the case."""
+        try:
+            self._share(case)
+        except Gone:
+            try:
+                self._share(case)
+            except Gone as gone:
+                raise SandboxError(f"the process for candidates does not live: {gone.verdict}") from None
+
     def _share(self, case: Case) -> None:
-        self._start()
+        self._child.start()
+        if self._child.starts != self._generation:
+            self._generation = self._child.starts
+            self._shared.clear()
+            self._ran.clear()
+        for number, shared in list(self._shared.items()):
+            known = shared()
+            if known is None or known.closed:
+                self._child.ask({"do": "forget", "case": number}, START_SECONDS)
+                del self._shared[number]
         if case.number in self._shared:
             return
         message = {
@@ -224,131 +225,10 @@ class Sandbox:
             "guards": case.guards(),
             "sizes": case.sizes,
         }
-        answer = self._ask(message, START_SECONDS, case.files)
+        answer = self._child.ask(message, START_SECONDS, case.files)
         if "error" in answer:
             raise SandboxError(f"a case of {sum(case.bytes)} bytes cannot be shared: {answer['error']}")
-        self._shared.add(case.number)
-
-    def _start(self) -> None:
-        if self._child is not None and self._child.poll() is None:
-            return
-        self._stop()
-        ours, theirs = socket.socketpair()
-        with theirs:
-            number = theirs.fileno()
-            poison = "poison" if self._runtime else "-"
-            arguments = [str(number), str(self._pool), str(self._harness), str(self.threads), poison]
-            self._child = subprocess.Popen(  # noqa: S603 - our own script
-                [sys.executable, "-I", "-S", str(_HERE / "sandbox_child.py"), *arguments],
-                pass_fds=(number,),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=self._said,
-                env=_environment(self._runtime),
-                start_new_session=True,
-            )
-        self._channel = ours
-        try:
-            self._receive(0, START_SECONDS)
-        except _Gone as gone:
-            raise SandboxError(f"the process for candidates does not start: {gone.verdict}") from None
-
-    def _stop(self) -> None:
-        if self._channel is not None:
-            self._channel.close()
-        if self._child is not None:
-            # Its whole session: threads that are stopped, and whatever a candidate has started.
-            with contextlib.suppress(OSError):
-                os.killpg(self._child.pid, signal.SIGKILL)
-            self._child.wait()
-        self._child = self._channel = None
-        self._pending = b""
-        self._shared.clear()
-        self._libraries.clear()
-
-    def _ask(self, message: dict[str, Any], seconds: float, files: Sequence[int] = ()) -> dict[str, Any]:
-        channel = self._channel
-        if channel is None:
-            raise SandboxError("the process for candidates is not running")
-        self._requests += 1
-        self._said.seek(0)  # the child writes through the same offset
-        self._said.truncate()
-        line = json.dumps({"id": self._requests, **message}).encode() + b"\n"
-        try:
-            if files:
-                socket.send_fds(channel, [line], list(files))
-            else:
-                channel.sendall(line)
-        except OSError:
-            raise _Gone(self._post_mortem()) from None
-        return self._receive(self._requests, seconds)
-
-    def _receive(self, number: int, seconds: float) -> dict[str, Any]:
-        """The answer to a request.
-
-        Raises:
-            _Gone: The time is up, the child is dead, or it says something else; it is then dead in any case.
-        """
-        deadline = time.monotonic() + seconds
-        channel = self._channel
-        while channel is not None:
-            line, end, rest = self._pending.partition(b"\n")
-            if end:
-                self._pending = rest
-                answer = _decoded(line)
-                if answer.get("id") != number:
-                    self._stop()
-                    raise _Gone(Crashed(None))
-                return answer
-            channel.settimeout(max(1e-3, deadline - time.monotonic()))
-            try:
-                part = channel.recv(1 << 16)
-            except TimeoutError:
-                self._stop()
-                raise _Gone(TimedOut(seconds)) from None
-            except OSError:
-                part = b""
-            if not part:
-                raise _Gone(self._post_mortem())
-            self._pending += part
-        raise SandboxError("the process for candidates is not running")
-
-    def _post_mortem(self) -> Rejected:
-        """What the child, which has cut its connection, died of."""
-        code = None
-        if self._child is not None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                code = self._child.wait(DEATH_SECONDS)
-        self._stop()
-        self._said.seek(0, os.SEEK_END)
-        self._said.seek(max(0, self._said.tell() - SAID_BYTES))
-        said = self._said.read().decode(errors="replace").strip()
-        if self._runtime and (code == SANITIZER_CODE or "Sanitizer" in said):
-            return SanitizerReport(said)
-        if code is None:
-            return Crashed(None, None, said)
-        return Crashed(-code, None, said) if code < 0 else Crashed(None, code, said)
-
-
-def _decoded(line: bytes) -> dict[str, Any]:
-    """An answer; empty where a candidate has written to the socket."""
-    try:
-        answer = json.loads(line)
-    except ValueError:
-        return {}
-    return answer if isinstance(answer, dict) else {}
-
-
-def _environment(runtime: Path | None) -> dict[str, str]:
-    if runtime is None:
-        return dict(os.environ)
-    common = f"exitcode={SANITIZER_CODE}:allocator_may_return_null=1"
-    return {
-        **os.environ,
-        "LD_PRELOAD": str(runtime),
-        "ASAN_OPTIONS": f"{common}:detect_leaks=0:max_allocation_size_mb=4096",
-        "UBSAN_OPTIONS": f"{common}:print_stacktrace=1",
-    }
+        self._shared[case.number] = weakref.ref(case)
 
 
 def _runs(seconds: float, cold: bool) -> int:
