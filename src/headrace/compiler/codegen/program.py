@@ -12,7 +12,6 @@ from headrace.compiler.codegen.layout import Layout
 from headrace.compiler.codegen.nest import Level, LevelKind
 from headrace.compiler.ir import BITS, DType, Kind, Op, Part
 from headrace.compiler.schedule.cones import Nest
-from headrace.compiler.schedule.facts import Facts
 from headrace.compiler.schedule.plan import PartPlan, StagePlan
 
 ALIGNMENT = 64
@@ -60,12 +59,14 @@ class ProgramSource:
         arrays: What its tables of pointers hold.
         symbols: Order of the symbols' values.
         stages: How many waits a step has.
+        names: Of the stages, each once.
     """
 
     text: str
     arrays: Inventory
     symbols: tuple[str, ...]
     stages: int
+    names: tuple[str, ...]
 
 
 def generate(parts: Sequence[tuple[Part, PartPlan]], maxima: Mapping[str, int]) -> ProgramSource:
@@ -79,16 +80,25 @@ def generate(parts: Sequence[tuple[Part, PartPlan]], maxima: Mapping[str, int]) 
     symbols = sorted({a.extent for part, _ in parts for a in part.graph.axes.values() if isinstance(a.extent, str)})
     functions: list[str] = []
     calls: list[str] = []
+    names: list[str] = []
     stages = 0
     for part, plan in parts:
         writer = _PartWriter(part, plan, arrays, maxima)
         functions += writer.functions()
         stages += len(plan.stages) * len(part.repeats)
-        calls += _calls(part, writer.stage_names())
-    head = ['#include "headrace.h"', '#include "headrace_pool.h"', "", *STEP.strip().split("\n"), ""]
+        calls += _calls(part, writer.stage_names(), len(names))
+        names += writer.stage_names()
+    head = [
+        "#include <time.h>",
+        '#include "headrace.h"',
+        '#include "headrace_pool.h"',
+        "",
+        *STEP.strip().split("\n"),
+        "",
+    ]
     head += [f"#define size_{name} (s->sizes[{n}])" for n, name in enumerate(symbols)]
     text = "\n".join([*head, "", *functions, *_entry(calls), ""])
-    return ProgramSource(text, arrays, tuple(symbols), stages)
+    return ProgramSource(text, arrays, tuple(symbols), stages, tuple(names))
 
 
 STEP = """
@@ -105,15 +115,32 @@ typedef struct {
     const int32_t *tile_begin;
     const int32_t *tile_end;
     int64_t weight_count, state_count;  // in one repetition
+    int64_t *spent;                 // nanoseconds in each of the stages, of the first thread; or null
 } hr_step;
+
+HR_INLINE int64_t hr_now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
+}
+HR_INLINE int64_t hr_spend(int64_t *spent, int stage, int64_t since) {
+    const int64_t now = hr_now();
+    spent[stage] += now - since;
+    return now;
+}
 """
 
 
-def _calls(part: Part, names: Sequence[str]) -> list[str]:
-    if len(part.repeats) == 1:
-        return [f"    {name}(s, 0, &at, scratch);" for name in names]
-    body = [f"        {name}(s, repeat, &at, scratch);" for name in names]
-    return [f"    for (int64_t repeat = 0; repeat < {len(part.repeats)}; repeat++) {{", *body, "    }"]
+def _calls(part: Part, names: Sequence[str], first: int) -> list[str]:
+    repeated = len(part.repeats) > 1
+    lines = []
+    for n, name in enumerate(names):
+        lines.append(f"{name}(s, {'repeat' if repeated else '0'}, &at, scratch);")
+        lines.append(f"if (spent) since = hr_spend(spent, {first + n}, since);")
+    if not repeated:
+        return [f"    {line}" for line in lines]
+    head = f"    for (int64_t repeat = 0; repeat < {len(part.repeats)}; repeat++) {{"
+    return [head, *(f"        {line}" for line in lines), "    }"]
 
 
 def _entry(calls: Sequence[str]) -> list[str]:
@@ -122,6 +149,8 @@ def _entry(calls: Sequence[str]) -> list[str]:
         "    const hr_step *s = context;",
         "    char *const scratch = s->scratch + thread * s->scratch_bytes;",
         "    hr_cursor at = hr_begin(sync);",
+        "    int64_t *const spent = thread ? 0 : s->spent;",
+        "    int64_t since = spent ? hr_now() : 0;",
         *calls,
         "}",
         "",
@@ -217,7 +246,7 @@ class _PartWriter:
         loops = self.plan.loops[nest]
         computed = set(nest.roots)
         buffers = {at: b for at, b in self.pointers.items() if at not in computed}
-        uniform = {at: "segment" for at in self.facts.segments} if stage.ragged else {}
+        uniform = dict.fromkeys(self.facts.segments, "segment") if stage.ragged else {}
         limits = {axis: f"limit_{axis}" for axis in self._bounded(nest)}
         levels = tuple(_limited(level, limits) for level in loops.levels)
         return Cone(graph, tuple(self._stores(nest)), levels, buffers, uniform, limits)
@@ -286,9 +315,7 @@ class _PartWriter:
             smaller = variants[n + 1] if n + 1 < len(variants) else 0
             condition = f"if (left > {smaller}) " if smaller else ""
             start = "        " if n == 0 else "        else "
-            lines.append(
-                f"{start}{condition}{{ {name}(s{passed}, segment, row, row1{tail}, {rows}); row += {rows}; }}"
-            )
+            lines.append(f"{start}{condition}{{ {name}(s{passed}, segment, row, row1{tail}, {rows}); row += {rows}; }}")
         return [*lines, "    }", "}", ""]
 
     # -- stages

@@ -64,7 +64,9 @@ def _invariant(facts: Facts, kept: frozenset[int]) -> Iterable[int]:
     for root in (*facts.roots, *kept):
         nest = facts.cone(root, kept)
         products = [facts.contractions[at] for at in nest if at in facts.contractions]
-        columns = {axis for x in products if facts.constant[x.right] for axis in facts.axes[x.right] - facts.axes[x.left]}
+        columns = {
+            axis for x in products if facts.constant[x.right] for axis in facts.axes[x.right] - facts.axes[x.left]
+        }
         if columns:
             wide = {at for at in nest if columns & facts.axes[at]}
             for at in nest:

@@ -53,9 +53,9 @@ def form(facts: Facts, kept: Mapping[int, str]) -> list[Nest]:
         for a in kept:
             merged = [x for x in kept if find(x) in (find(a), find(b))]
             team = frozenset().union(*(parts[x] for x in merged if find(x) == find(a)))
-            if a < b and find(a) != find(b) and _belong(facts, kept, parts, team, a, b):
-                if not _encloses(facts, kept, parts, merged):
-                    leader[max(find(a), find(b))] = min(find(a), find(b))
+            wanted = a < b and find(a) != find(b) and _belong(facts, kept, parts, team, a, b)
+            if wanted and not _encloses(facts, kept, parts, merged):
+                leader[max(find(a), find(b))] = min(find(a), find(b))
     teams: dict[int, list[int]] = {}
     for at in kept:
         teams.setdefault(find(at), []).append(at)
@@ -95,9 +95,7 @@ def _reads(
     return found
 
 
-def _encloses(
-    facts: Facts, kept: Mapping[int, str], parts: Mapping[int, frozenset[int]], team: list[int]
-) -> bool:
+def _encloses(facts: Facts, kept: Mapping[int, str], parts: Mapping[int, frozenset[int]], team: list[int]) -> bool:
     """Whether something between two of the team would be computed outside: then they cannot share a nest."""
     inside = set(team)
     after: set[int] = set()

@@ -119,7 +119,7 @@ class Facts:
             if node.op is Op.FOLD and node.attrs[0] == "sum" and self.node(node.args[0]).op is Op.MUL:
                 axis = str(node.attrs[1])
                 factors = self.node(node.args[0]).args
-                pair = self._sides(*factors, axis)
+                pair = self._sides(factors[0], factors[1], axis)
                 if pair is not None:
                     found[at] = Contraction(at, *pair, axis)
         return found

@@ -96,7 +96,7 @@ def default_tile(facts: Facts, nest: Nest) -> Tile:
         right = facts.axes[nest.contractions[-1].right]
         if axis not in right and isinstance(extent, int):
             extra = max(extra, extent)
-    return Tile(max(1, 12 // extra), 1)
+    return Tile(max(1, 12 // (extra * len(nest.contractions))), 1)
 
 
 def plan_part(

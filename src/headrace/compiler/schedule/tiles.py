@@ -89,7 +89,9 @@ def loops_of(facts: Facts, nest: Nest, tile: Tile, lead: Nest | None, whole: boo
     if lane:
         levels.append(Level(lane, LevelKind.LANES, 1, LANES, "lane"))
     levels += [
-        Level(a, LevelKind.LANES, 1, LANES, "lane") for a in looped if _fold_lanes(facts, nest, a, group.get(a, 1), lane)
+        Level(a, LevelKind.LANES, 1, LANES, "lane")
+        for a in looped
+        if _fold_lanes(facts, nest, a, group.get(a, 1), lane)
     ]
     levels += [Level(a, LevelKind.DOT, 1, size, "member") for a, size in group.items() if size > 1]
     tasks = dict.fromkeys(task_axes, 1) | ({lane: lane_task} if lane_task else {})
@@ -180,7 +182,7 @@ def weight_layout(facts: Facts, loops: Loops, at: int) -> Layout:
     missing = [Piece(a, 1, _static(facts, a)) for a in axes if a not in {p.axis for p in pieces}]
     if facts.graph.types[at].dtype is not DType.U4:
         return Layout((*missing, *pieces))
-    return _halved(tuple([*missing, *pieces]))
+    return _halved((*missing, *pieces))
 
 
 def _halved(pieces: tuple[Piece, ...]) -> Layout:
