@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from headrace.compiler.capture import Argument, capture_function
 from headrace.compiler.interpret import interpret, run_program
-from headrace.compiler.ir import FLOATS
+from headrace.compiler.ir import FLOATS, Axis
 
 PAGE = 16
 
@@ -22,7 +23,7 @@ def arrange(captured, tensors):
     for part in captured.program.parts:
         for name in (*part.graph.inputs, *part.graph.states):
             starred |= {name.replace("*", repeat): name for repeat in part.repeats}
-    return {n: np.ascontiguousarray(captured.arrange(starred[n], t)) for n, t in tensors.items() if n in starred}
+    return {n: np.array(captured.arrange(starred[n], t), order="C") for n, t in tensors.items() if n in starred}
 
 
 def widen(program, inputs):
@@ -84,3 +85,57 @@ class PagedRun:
 def all_types(program):
     """Element types that a program computes with."""
     return {t.dtype for part in program.parts for t in part.graph.types if t.dtype in FLOATS}
+
+
+def arguments_of(tensors, *, symbols=(), shared=False, states=(), least=None):
+    """Arguments for example tensors.
+
+    Args:
+        tensors: By name.
+        symbols: Sizes that become symbols.
+        shared: Let dimensions of one size have one axis, as far as that is possible.
+        states: Names of those that are states.
+        least: Promise for integers.
+    """
+    made = []
+    for name, tensor in tensors.items():
+        axes, used = [], set()
+        for at, size in enumerate(tensor.shape):
+            axis = f"n{size}" if shared and size not in used else f"{name}{at}"
+            used.add(size)
+            axes.append(Axis(axis, f"S{size}" if size in symbols else size))
+        promise = least if not tensor.dtype.is_floating_point else None
+        made.append(Argument(name, tensor.dtype, tuple(axes), name in states, promise))
+    return made
+
+
+def check(function, tensors, *, symbols=(), shared=False, states=(), least=None, tolerance=1e-5, exact=True):
+    """Capture a function and compare with PyTorch: in float32, and exactly in float64.
+
+    Returns:
+        The captured program.
+    """
+    arguments = arguments_of(tensors, symbols=symbols, shared=shared, states=states, least=least)
+    count = len(flat(function(*(t.clone() for t in tensors.values()))))
+    names = [f"out{i}" for i in range(count)]
+    captured = capture_function(function, arguments, names)
+    sizes = {f"S{size}": size for size in symbols}
+    for wide, bar in [(False, tolerance), *([(True, 1e-9)] if exact else [])]:
+        given = {n: t.double() if wide and t.is_floating_point() else t.clone() for n, t in tensors.items()}
+        got = run_function(captured, {n: t.numpy() for n, t in given.items()}, sizes, exact=wide)
+        wanted = dict(zip(names, flat(function(*given.values())), strict=True)) | {n: given[n] for n in states}
+        for name, tensor in wanted.items():
+            assert_close(got[name], tensor.numpy(), bar, f"{name}, exact={wide}")
+    return captured
+
+
+def flat(results):
+    return list(results) if isinstance(results, tuple | list) else [results]
+
+
+def assert_close(got, wanted, bar, what):
+    assert got.shape == wanted.shape, (what, got.shape, wanted.shape)
+    if wanted.dtype.kind in "biu":
+        np.testing.assert_array_equal(got, wanted, what)
+    else:
+        np.testing.assert_allclose(got, wanted, rtol=bar, atol=bar, equal_nan=True, err_msg=what)

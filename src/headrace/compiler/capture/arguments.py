@@ -9,15 +9,23 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._decomp import decomposition_table
+from torch._dynamo.exc import UserError
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from torch.export import Dim, ExportedProgram
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv
 
 from headrace.compiler.capture.contractions import KEPT
+from headrace.compiler.capture.errors import Unsupported
 from headrace.compiler.ir import Axis
 
 # Sizes that stand for symbols while exporting; distinct, so that no two symbols seem to be one.
-EXAMPLES = (7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47)
+EXAMPLES = ((7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47), (61, 59, 53, 67, 71, 73, 79, 83, 89, 97, 101, 103))
+
+
+# Of what PyTorch leaves whole, what its own rules take apart into operations that are translated.
+aten = torch.ops.aten
+DECOMPOSED = (aten.gelu.default, aten.leaky_relu.default, aten.hardtanh.default)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,27 +66,50 @@ def export(function: Any, arguments: Sequence[Argument], weights: nn.Module | No
         arguments: What it takes.
         weights: The module whose parameters it uses.
     """
-    sizes = _example_sizes(arguments)
+    sizes = example_sizes(arguments)
     dims = {symbol: Dim(str(symbol), min=1) for symbol in sizes}
     dynamic = [{i: dims[x.extent] for i, x in enumerate(a.axes) if x.extent in dims} for a in arguments]
     module = _Flat(function)
-    with torch.no_grad(), without_memory(weights) as mode:
+    with torch.no_grad(), without_memory(weights) as mode, _explained():
         with mode:
             shapes = [[sizes.get(a.extent, a.extent) for a in argument.axes] for argument in arguments]
             examples = [torch.empty(s, dtype=a.dtype) for a, s in zip(arguments, shapes, strict=True)]  # type: ignore[arg-type]
         exported = torch.export.export(module, (examples,), dynamic_shapes=(dynamic,), strict=False)
         table = torch.export.default_decompositions()
-        for op in KEPT:
-            table.pop(op, None)  # type: ignore[no-untyped-call]
-        decomposed: ExportedProgram = exported.run_decompositions(table)
+        decomposed: ExportedProgram = exported.run_decompositions(_decompositions())
         return decomposed
 
 
-def _example_sizes(arguments: Iterable[Argument]) -> Mapping[int | str, int]:
+def _decompositions() -> Any:
+    """PyTorch's rules that take operations apart, with our exceptions."""
+    table: Any = torch.export.default_decompositions()
+    table.update({op: decomposition_table[op] for op in DECOMPOSED})
+    for op in KEPT:
+        table.pop(op, None)
+    return table
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Turn what export says of a function that it cannot see through into our error."""
+    try:
+        yield
+    except (UserError, DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode) as error:
+        lines = [line.strip(" -") for line in str(error).splitlines()] or [type(error).__name__]
+        raise Unsupported("the function", "", " ".join(lines[:2])) from error
+
+
+def example_sizes(arguments: Iterable[Argument], attempt: int = 0) -> Mapping[int | str, int]:
+    """A size for each symbol, others for each attempt.
+
+    Raises:
+        ValueError: There are more symbols than sizes.
+    """
     symbols = dict.fromkeys(a.extent for argument in arguments for a in argument.axes if isinstance(a.extent, str))
-    if len(symbols) > len(EXAMPLES):
-        raise ValueError(f"{len(symbols)} symbols are more than the {len(EXAMPLES)} that export can tell apart")
-    return dict(zip(symbols, EXAMPLES, strict=False))
+    examples = EXAMPLES[attempt]
+    if len(symbols) > len(examples):
+        raise ValueError(f"{len(symbols)} symbols are more than the {len(examples)} that export can tell apart")
+    return dict(zip(symbols, examples, strict=False))
 
 
 @contextmanager

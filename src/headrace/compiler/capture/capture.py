@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,9 @@ from torch.export import ExportedProgram
 
 from headrace.compiler.capture.arguments import Argument, export
 from headrace.compiler.capture.lowering import PREFIX, Lowered, lower
-from headrace.compiler.capture.model_step import ModelStep, attention_shapes, step_arguments
-from headrace.compiler.capture.rolling import roll, segments
+from headrace.compiler.capture.model_step import ModelStep, layer_states, step_arguments
+from headrace.compiler.capture.rolling import repeat_rows, roll, segments
+from headrace.compiler.capture.thinning import KEPT, StepOf, equal_layers, only
 from headrace.compiler.ir import Program
 
 NumpyArray = npt.NDArray[Any]
@@ -73,8 +74,14 @@ def capture_function(
     module = function if isinstance(function, nn.Module) else None
     exported = export(function, arguments, module)
     nodes = {n: 0 for n in exported.graph.nodes if n.op == "call_function"}
-    lowered = lower(exported, arguments, nodes, PREFIX)
+    lowered = lower(exported, arguments, nodes, _origin(function))
     return _assemble(exported, lowered, [""], results, PREFIX)
+
+
+def _origin(function: Callable[..., Any]) -> str:
+    """Where a function is defined."""
+    code = getattr(function, "__code__", None)
+    return f'"{code.co_filename}", line {code.co_firstlineno}' if code else type(function).__qualname__
 
 
 def capture_model(
@@ -97,12 +104,40 @@ def capture_model(
     Raises:
         Unsupported: It uses an operation that has no translation.
     """
-    shapes = attention_shapes(model)
-    arguments = step_arguments(shapes, pages, page_tokens, dtype)
-    exported = export(ModelStep(model, len(shapes)), arguments, model)
-    segment_of, layers = segments(exported)
+    states = layer_states(model)
+
+    def step(layers: Sequence[int]) -> tuple[ModelStep, list[Argument]]:
+        return ModelStep(model, layers), step_arguments({n: states[n] for n in layers}, pages, page_tokens, dtype)
+
+    rows = equal_layers(model, step, list(states))
+    captured = _capture_layers(model, step, [n for row in rows or [] for n in row[:KEPT]], rows) if rows else None
+    return captured or _capture_layers(model, step, list(states), None)  # type: ignore[return-value]
+
+
+def _capture_layers(
+    model: nn.Module, step: StepOf, kept: Sequence[int], rows: Sequence[Sequence[int]] | None
+) -> Captured | None:
+    """Capture some layers of a model.
+
+    Args:
+        model: The whole model.
+        step: The step with some layers, and its arguments.
+        kept: The layers.
+        rows: Layers that do the same, of which ``kept`` has two each; None if it has all.
+
+    Returns:
+        The program; None if equal layers did not become one part, so that the others are not known.
+    """
+    with only(model, kept):
+        function, arguments = step(kept)
+        exported = export(function, arguments, model)
+        segment_of, layers = segments(exported)
     prefix = f"{PREFIX}model."
-    return _assemble(exported, lower(exported, arguments, segment_of, prefix), layers, ["logits"], prefix)
+    captured = _assemble(exported, lower(exported, arguments, segment_of, prefix=prefix), layers, ["logits"], prefix)
+    if rows is None:
+        return captured
+    parts = repeat_rows(captured.program.parts, rows)
+    return None if parts is None else replace(captured, program=Program(parts))
 
 
 def _assemble(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,6 +73,13 @@ class Context:
         if isinstance(extent, int):
             return self.draft.const(extent, DType.I32)
         return self.draft.add(self.draft.fold("max", axis, self.draft.iota(axis)), self.draft.const(1, DType.I32))
+
+    def elements(self, axes: Iterable[str | None]) -> int:
+        """How many elements these axes have together, which must be known."""
+        extents = [self.draft.extent(a) for a in axes if a]
+        if not all(isinstance(n, int) for n in extents):
+            raise Refused("the number of elements is a symbol")
+        return math.prod(int(n) for n in extents)
 
     def number(self, value: Number | torch.SymInt, dtype: DType) -> int:
         """A node for a scalar argument."""

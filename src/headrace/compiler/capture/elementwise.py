@@ -100,14 +100,15 @@ def _floor_divide(c: Context, x: int, y: int) -> int:
         return draft.iota(str(node.attrs[0]), node.attrs[1] * divisor)
     if node.op is Op.CAST and draft.dtype(node.args[0]) is DType.I32 and isinstance(divisor, int) and divisor > 0:
         return draft.cast(_floor_divide(c, node.args[0], draft.const(divisor, DType.I32)), dtype)
-    whole = draft.add(x, values.negate(draft, draft.mod(x, y)))
     if dtype in FLOATS:
         raise Refused("floating point is divided with rounding")
     if dtype is not DType.I32 and not inside(draft.ranges[x], (-(2.0**51), 2.0**51)):
         raise Refused("64-bit integers are divided")
     # A multiple of y over y: float64 holds it exactly enough for the nearest integer to be the quotient.
+    rest = draft.cast(draft.mod(x, y), DType.F64)
+    whole = draft.add(draft.cast(x, DType.F64), values.negate(draft, rest))
     share = draft.const(1 / divisor, DType.F64) if divisor else draft.recip(draft.cast(y, DType.F64))
-    quotient = draft.mul(draft.cast(whole, DType.F64), share)
+    quotient = draft.mul(whole, share)
     return draft.cast(quotient, dtype)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +29,7 @@ NOTHING = (
     aten._assert_async.msg,
 )  # fmt: skip
 PREFIX = "captured."
+EXPORTER = "compiler/capture/arguments.py"  # its frames say nothing of the model
 
 
 @dataclass(slots=True)
@@ -52,7 +53,11 @@ class Lowered:
 
 
 def lower(
-    exported: ExportedProgram, arguments: Sequence[Argument], segment_of: Mapping[fx.Node, int], prefix: str = PREFIX
+    exported: ExportedProgram,
+    arguments: Sequence[Argument],
+    segment_of: Mapping[fx.Node, int],
+    origin: str = "",
+    prefix: str = PREFIX,
 ) -> Lowered:
     """Translate a program.
 
@@ -60,21 +65,28 @@ def lower(
         exported: What ``export`` made of the function.
         arguments: What it takes.
         segment_of: Which segment each node belongs to, counted from 0 in order.
+        origin: Where the function is, to name in errors where nothing better is known.
         prefix: What to leave out in front of weights' names.
 
     Raises:
         Unsupported: An operation, or the way it is used, has no translation.
     """
-    return _Lowering(exported, arguments, segment_of, prefix).run()
+    return _Lowering(exported, arguments, segment_of, origin, prefix).run()
 
 
 class _Lowering:
     def __init__(
-        self, exported: ExportedProgram, arguments: Sequence[Argument], segment_of: Mapping[fx.Node, int], prefix: str
+        self,
+        exported: ExportedProgram,
+        arguments: Sequence[Argument],
+        segment_of: Mapping[fx.Node, int],
+        origin: str,
+        prefix: str,
     ) -> None:
         self.exported = exported
         self.arguments = arguments
         self.segment_of = segment_of
+        self.origin = origin
         self.prefix = prefix
         self.env: dict[fx.Node, Any] = {}
         self.segment = 0
@@ -154,7 +166,7 @@ class _Lowering:
             return result
         name, translation = str(node.target), TABLE.get(node.target)
         if translation is None:
-            raise Unsupported(name, where(node))
+            raise Unsupported(name, self._where(node))
         self.context.result = result
         args = [self._argument_value(a) for a in node.args]
         options = {key: self._argument_value(a) for key, a in node.kwargs.items()}
@@ -162,7 +174,7 @@ class _Lowering:
             made = translation(self.context, *args, **options)
             self._check(made, result, name)
         except Refused as refused:
-            raise Unsupported(name, where(node), str(refused)) from None
+            raise Unsupported(name, self._where(node), str(refused)) from None
         return made
 
     def _argument_value(self, argument: Any) -> Any:
@@ -223,14 +235,12 @@ class _Lowering:
     def _check_mutation(self, node: fx.Node, target: str) -> None:
         read = self.context.read_state(self.env[node])
         if read is None or read[1] != self.context.written(read[0]):
-            raise Unsupported("copy_", where(node), f"the input {target} is changed otherwise than by index_put")
+            raise Unsupported("copy_", self._where(node), f"the input {target} is changed otherwise than by index_put")
 
-
-def where(node: fx.Node) -> str:
-    """Module path and source line of a node, as far as they are known."""
-    stack: Iterable[Any] = (node.meta.get("nn_module_stack") or {}).values()
-    path = [entry[0] for entry in stack][-1:]
-    trace = (node.meta.get("stack_trace") or "").strip().splitlines()
-    lines = [line.strip() for line in trace if line.strip().startswith("File ")]
-    place = ", ".join(part.strip() for part in lines[-1].removeprefix("File ").split(",")[:2]) if lines else ""
-    return ", ".join(part for part in (*path, place) if part)
+    def _where(self, node: fx.Node) -> str:
+        """Module path and source line of a node, as far as they are known."""
+        stack = [path for path, _ in (node.meta.get("nn_module_stack") or {}).values()]
+        trace = (node.meta.get("stack_trace") or "").strip().splitlines()
+        lines = [line.strip() for line in trace if line.strip().startswith("File ") and EXPORTER not in line]
+        place = ", ".join(part.strip() for part in lines[-1].removeprefix("File ").split(",")[:2]) if lines else ""
+        return ", ".join(part for part in (*stack[-1:], place or self.origin) if part)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Protocol, cast
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -23,60 +24,72 @@ class Decoder(Protocol):
         """Logits of some of them."""
 
 
+@dataclass(frozen=True, slots=True)
+class LayerState:
+    """What attention keeps of a token in one layer: heads and their sizes."""
+
+    heads: int
+    key_dim: int
+    value_dim: int
+
+
 class ModelStep(nn.Module):
     """The whole step: tokens in, logits of selected ones out, keys and values written.
 
     Args:
         model: The family's module.
-        layers: How many layers keep keys and values.
+        layers: Numbers of the layers that keep keys and values.
     """
 
-    def __init__(self, model: nn.Module, layers: int) -> None:
+    def __init__(self, model: nn.Module, layers: Iterable[int]) -> None:
         super().__init__()
         self.model = model
-        self.layers = layers
+        self.layers = tuple(layers)
 
     def forward(
         self, tokens: Tensor, positions: Tensor, row: Tensor, page_rows: Tensor, select: Tensor, context: Tensor,
         *states: Tensor,
     ) -> Tensor:  # fmt: skip
         """``[R, vocab]``; arguments as ``step_arguments`` lists them."""
-        attend = PagedAttention(Step(positions, row, page_rows, context), states[: self.layers], states[self.layers :])
+        keys = dict(zip(self.layers, states[::2], strict=True))
+        values = dict(zip(self.layers, states[1::2], strict=True))
+        attend = PagedAttention(Step(positions, row, page_rows, context), keys, values)
         model = cast(Decoder, self.model)
         return model.logits(model.hidden(tokens, positions, attend)[select])
 
 
-def attention_shapes(model: nn.Module) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-    """Heads and their size, of keys and of values, of each layer: asked by running the model without memory."""
-    shapes: list[tuple[tuple[int, int], tuple[int, int]]] = []
+def layer_states(model: nn.Module) -> dict[int, LayerState]:
+    """What each layer keeps: asked by running the model without memory."""
+    states: dict[int, LayerState] = {}
 
     def attend(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        shapes.append(((key.shape[1], key.shape[2]), (value.shape[1], value.shape[2])))
+        states[layer] = LayerState(key.shape[1], key.shape[2], value.shape[2])
         return query.new_empty((*query.shape[:2], value.shape[2]))
 
     with torch.no_grad(), without_memory(model) as mode, mode:
         tokens = torch.zeros(2, dtype=torch.int32)
         cast(Decoder, model).hidden(tokens, tokens, attend)
-    return shapes
+    return states
 
 
 def step_arguments(
-    shapes: list[tuple[tuple[int, int], tuple[int, int]]], pages: str, page_tokens: int, dtype: torch.dtype
+    states: Mapping[int, LayerState], pages: str, page_tokens: int, dtype: torch.dtype
 ) -> list[Argument]:
     """What ``ModelStep.forward`` takes."""
     row = Axis("row", "B")
     token = Axis("token", "T", "row")
-    int32: Any = torch.int32
     page, slot = Axis("page", pages), Axis("slot", page_tokens)
-    heads = [(Axis("kv_head", k[0]), Axis("head_dim", k[1]), Axis("value_dim" if v[1] != k[1] else "head_dim", v[1]))
-             for k, v in shapes]  # fmt: skip
-    return [
-        Argument("tokens", int32, (token,), least=0),
-        Argument("positions", int32, (token,), least=0),
-        Argument("row", int32, (token,), least=0),
-        Argument("page_rows", int32, (row, Axis("row_page", "P")), least=0),
-        Argument("select", int32, (Axis("selected", "R"),), least=0),
-        Argument("context", int32, (Axis("position", "S"),), least=0),
-        *(Argument(f"keys.{i}", dtype, (page, slot, h, k), state=True) for i, (h, k, _) in enumerate(heads)),
-        *(Argument(f"values.{i}", dtype, (page, slot, h, v), state=True) for i, (h, _, v) in enumerate(heads)),
+    arguments = [
+        Argument("tokens", torch.int32, (token,), least=0),
+        Argument("positions", torch.int32, (token,), least=0),
+        Argument("row", torch.int32, (token,), least=0),
+        Argument("page_rows", torch.int32, (row, Axis("row_page", "P")), least=0),
+        Argument("select", torch.int32, (Axis("selected", "R"),), least=0),
+        Argument("context", torch.int32, (Axis("position", "S"),), least=0),
     ]
+    for layer, state in states.items():
+        head, key = Axis("kv_head", state.heads), Axis("head_dim", state.key_dim)
+        value = key if state.key_dim == state.value_dim else Axis("value_dim", state.value_dim)
+        arguments.append(Argument(f"keys.{layer}", dtype, (page, slot, head, key), state=True))
+        arguments.append(Argument(f"values.{layer}", dtype, (page, slot, head, value), state=True))
+    return arguments

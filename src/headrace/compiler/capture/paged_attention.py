@@ -9,7 +9,7 @@ tokens; ``page_rows`` says which pages a sequence has::
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -39,13 +39,13 @@ class PagedAttention:
 
     Attributes:
         step: The step.
-        keys: [pages, page tokens, kv_heads, head_dim] for each layer; written in place.
+        keys: Of each layer [pages, page tokens, kv_heads, head_dim]; written in place.
         values: Likewise.
     """
 
     step: Step
-    keys: Sequence[Tensor]
-    values: Sequence[Tensor]
+    keys: Mapping[int, Tensor]
+    values: Mapping[int, Tensor]
 
     def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Store keys and values, then let each token see its sequence up to itself.

@@ -64,6 +64,19 @@ def _mean(c: Context, x: Array, dim: Dims = None, keepdim: bool = False, **optio
     return Array(node, total.dims)
 
 
+def _var(c: Context, x: Array, dim: Dims = None, *, correction: float | None = None, keepdim: bool = False) -> Array:
+    """The mean square of distances from the mean; the mean is over n - correction elements."""
+    d, dims = c.draft, chosen(x, dim)
+    wide = _computed(c, x)
+    count = c.elements(x.dims[i] for i in dims)
+    mean = d.mul(fold(c, "sum", wide, dims), d.const(1 / count, c.dtype))
+    apart = d.add(wide.node, values.negate(d, mean))
+    squares = fold(c, "sum", Array(d.mul(apart, apart), x.dims), dims)
+    divisor = count - (1 if correction is None else correction)
+    share = 1 / divisor if divisor > 0 else float("inf")
+    return Array(d.mul(squares, d.const(share, c.dtype)), without(x, dims, keepdim))
+
+
 def _amax(c: Context, x: Array, dim: Dims = None, keepdim: bool = False) -> Array:
     dims = chosen(x, dim)
     return Array(fold(c, "max", _computed(c, x), dims), without(x, dims, keepdim))
@@ -139,6 +152,7 @@ TABLE: dict[Any, Lower] = {
     aten.sum.dim_IntList: _sum,
     aten.mean.default: _mean,
     aten.mean.dim: _mean,
+    aten.var.correction: _var,
     aten.amax.default: _amax,
     aten.amin.default: _amin,
     aten.max.default: _amax,

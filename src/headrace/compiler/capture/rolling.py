@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torch import fx
 from torch.export import ExportedProgram
@@ -221,6 +221,20 @@ def roll(
         parts.append(Part(name, rolling.graph(run[0], rolling.called), repeats if repeats[0] else ("",)))
         _note_dims(dims, lowered, rolling, run[0], results)
     return parts, dims
+
+
+def repeat_rows(parts: Sequence[Part], rows: Sequence[Sequence[int]]) -> tuple[Part, ...] | None:
+    """Parts that stand for whole rows of equal layers, where each has the first layers of one; None if one has not."""
+    repeated = []
+    left = list(rows)
+    for part in parts:
+        if part.repeats != ("",):
+            row = left.pop(0)
+            if part.repeats != tuple(str(n) for n in row[: len(part.repeats)]) or len(part.repeats) < min(len(row), 2):
+                return None
+            part = replace(part, repeats=tuple(str(n) for n in row))  # noqa: PLW2901
+        repeated.append(part)
+    return tuple(repeated)
 
 
 def _segments(lowered: Lowered, layers: Sequence[str]) -> list[Segment]:

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.compiler.capture import comparisons, contractions, creation, elementwise, indexing, reductions, views
+from headrace.compiler.capture import (
+    comparisons,
+    contractions,
+    creation,
+    elementwise,
+    indexing,
+    norms,
+    reductions,
+    views,
+)
 from headrace.compiler.capture.context import Lower
 
 TABLE: dict[Any, Lower] = {
     **elementwise.TABLE,
     **comparisons.TABLE,
     **reductions.TABLE,
+    **norms.TABLE,
     **views.TABLE,
     **creation.TABLE,
     **indexing.TABLE,
