@@ -23,7 +23,7 @@ class Folded:
 
 
 def fold_constants(graph: Graph) -> Folded:
-    """Take constant parts out of a graph: rearranged weights, and factors of contractions that would have to be computed.
+    """Take constant parts out of a graph: rearranged weights, and factors of contractions that are to be computed.
 
     Scales and zero points of weights that are stored in few bits stay apart: applying them would only make the weights
     longer.

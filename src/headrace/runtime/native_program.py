@@ -50,6 +50,8 @@ class _Step(ctypes.Structure):
         ("tile_end", ctypes.c_void_p),
         ("weight_count", ctypes.c_int64),
         ("state_count", ctypes.c_int64),
+        ("first_part", ctypes.c_int64),
+        ("last_part", ctypes.c_int64),
         ("spent", ctypes.c_void_p),
     )
 
@@ -102,18 +104,26 @@ class NativeProgram:
         """Whether steps add the nanoseconds of each stage to ``spent`` (int64 [stages]); it costs some microseconds."""
         self._step.spent = self.spent.ctypes.data if on else None
 
-    def run(self, sizes: Mapping[str, int], arguments: Mapping[str, AnyArray], tiles: Tiles) -> None:
+    def run(
+        self,
+        sizes: Mapping[str, int],
+        arguments: Mapping[str, AnyArray],
+        tiles: Tiles,
+        parts: tuple[int, int] | None = None,
+    ) -> None:
         """Run a step; the interpreter lock is released meanwhile.
 
         Args:
             sizes: Values of the symbols, none above the capacity.
             arguments: Each argument as its layout has it, contiguous, with some bytes behind it (see ``SLACK``).
             tiles: The rows, cut where a segment ends.
+            parts: The first part to run and the one behind the last; all by default.
         """
         values = np.array([sizes.get(name, 0) for name in self.source.symbols], np.int64)
         places = np.array([arguments[name].ctypes.data for name in self.source.arrays.arguments], np.uint64)
         step = self._step
         step.sizes, step.arguments = values.ctypes.data, places.ctypes.data
+        step.first_part, step.last_part = parts or (0, len(self.source.parts))
         step.tiles = len(tiles.segment)
         step.tile_segment, step.tile_begin = tiles.segment.ctypes.data, tiles.begin.ctypes.data
         step.tile_end = tiles.end.ctypes.data

@@ -213,6 +213,8 @@ HR_GATHER(i32, i32x16)
 HR_GATHER(i8, i32x16)
 HR_GATHER(u8, i32x16)
 
+HR_INLINE void hr_prefetch(const void *p, int64_t byte) { __builtin_prefetch((const char *)p + byte); }
+
 // ---- groups: four bytes or two bfloat16 in a word, sixteen words in a vector; `byte` counts bytes
 
 HR_INLINE int32_t hr_word(const void *p, int64_t byte) { int32_t w; memcpy(&w, (const char *)p + byte, 4); return w; }

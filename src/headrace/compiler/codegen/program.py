@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from headrace.compiler.codegen.emit import Buffer, Cone, Store, emit, index_of
+from headrace.compiler.codegen.cone import Buffer, Cone, Store
+from headrace.compiler.codegen.emit import emit, index_of
 from headrace.compiler.codegen.layout import Layout
 from headrace.compiler.codegen.nest import Level, LevelKind
 from headrace.compiler.ir import BITS, DType, Kind, Op, Part
@@ -15,6 +16,7 @@ from headrace.compiler.schedule.cones import Nest
 from headrace.compiler.schedule.plan import PartPlan, StagePlan
 
 ALIGNMENT = 64
+STREAM = 2560  # bytes that weights are fetched ahead
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,7 @@ class ProgramSource:
         symbols: Order of the symbols' values.
         stages: How many waits a step has.
         names: Of the stages, each once.
+        parts: Of the parts.
     """
 
     text: str
@@ -67,6 +70,7 @@ class ProgramSource:
     symbols: tuple[str, ...]
     stages: int
     names: tuple[str, ...]
+    parts: tuple[str, ...]
 
 
 def generate(parts: Sequence[tuple[Part, PartPlan]], maxima: Mapping[str, int]) -> ProgramSource:
@@ -81,12 +85,14 @@ def generate(parts: Sequence[tuple[Part, PartPlan]], maxima: Mapping[str, int]) 
     functions: list[str] = []
     calls: list[str] = []
     names: list[str] = []
+    parts_done: list[str] = []
     stages = 0
     for part, plan in parts:
         writer = _PartWriter(part, plan, arrays, maxima)
         functions += writer.functions()
         stages += len(plan.stages) * len(part.repeats)
-        calls += _calls(part, writer.stage_names(), len(names))
+        calls += _calls(part, writer.stage_names(), len(names), len(parts_done))
+        parts_done.append(part.name)
         names += writer.stage_names()
     head = [
         "#include <time.h>",
@@ -98,7 +104,7 @@ def generate(parts: Sequence[tuple[Part, PartPlan]], maxima: Mapping[str, int]) 
     ]
     head += [f"#define size_{name} (s->sizes[{n}])" for n, name in enumerate(symbols)]
     text = "\n".join([*head, "", *functions, *_entry(calls), ""])
-    return ProgramSource(text, arrays, tuple(symbols), stages, tuple(names))
+    return ProgramSource(text, arrays, tuple(symbols), stages, tuple(names), tuple(parts_done))
 
 
 STEP = """
@@ -115,6 +121,7 @@ typedef struct {
     const int32_t *tile_begin;
     const int32_t *tile_end;
     int64_t weight_count, state_count;  // in one repetition
+    int64_t first_part, last_part;  // which parts run: from the first, to the one before the last
     int64_t *spent;                 // nanoseconds in each of the stages, of the first thread; or null
 } hr_step;
 
@@ -131,16 +138,15 @@ HR_INLINE int64_t hr_spend(int64_t *spent, int stage, int64_t since) {
 """
 
 
-def _calls(part: Part, names: Sequence[str], first: int) -> list[str]:
+def _calls(part: Part, names: Sequence[str], first: int, number: int) -> list[str]:
     repeated = len(part.repeats) > 1
     lines = []
     for n, name in enumerate(names):
         lines.append(f"{name}(s, {'repeat' if repeated else '0'}, &at, scratch);")
         lines.append(f"if (spent) since = hr_spend(spent, {first + n}, since);")
-    if not repeated:
-        return [f"    {line}" for line in lines]
-    head = f"    for (int64_t repeat = 0; repeat < {len(part.repeats)}; repeat++) {{"
-    return [head, *(f"        {line}" for line in lines), "    }"]
+    guard = f"if (s->first_part <= {number} && {number} < s->last_part)"
+    loop = f" for (int64_t repeat = 0; repeat < {len(part.repeats)}; repeat++)" if repeated else ""
+    return [f"    {guard}{loop} {{  // {part.name}", *(f"        {line}" for line in lines), "    }"]
 
 
 def _entry(calls: Sequence[str]) -> list[str]:
@@ -199,7 +205,14 @@ class _PartWriter:
                 declared.kind, self.arrays.arguments
             )
             slot = self.arrays.slot(table, array)
-            self.pointers[at] = Buffer(f"in_{_c(name)}", array.dtype, layout, padded=declared.kind is not Kind.STATE)
+            self.pointers[at] = Buffer(
+                f"in_{_c(name)}",
+                array.dtype,
+                layout,
+                padded=declared.kind is not Kind.STATE,
+                stream=STREAM if declared.kind is Kind.WEIGHT else 0,
+                pages=self.plan.page_tokens if declared.kind is Kind.STATE else 0,
+            )
             kind = {Kind.WEIGHT: "weight", Kind.STATE: "state"}.get(declared.kind)
             place = f"s->{kind}s[repeat * s->{kind}_count + {slot}]" if kind else f"s->arguments[{slot}]"
             self.setup[at] = place
@@ -224,7 +237,7 @@ class _PartWriter:
         return f"s->buffers[(repeat + {turn}) % 2 ? {slots[1]} : {slots[0]}]"
 
     def _kept(self) -> None:
-        outputs = {self.facts.behind(node): name for name, (node, _) in self.part.graph.outputs.items()}
+        outputs = {node: name for name, (node, _) in self.part.graph.outputs.items()}
         for at, memory in self.plan.kept.items():
             if not memory.layout.pieces:
                 continue
@@ -270,7 +283,7 @@ class _PartWriter:
                 yield Store(root, self.pointers[root], {}, within)
             for n in nest.writes:
                 write = self.facts.graph.writes[n]
-                if self.facts.behind(write.value) == root:
+                if write.value == root:
                     yield Store(root, self._state(write.state), dict(zip(write.axes, write.indices, strict=True)))
 
     def _state(self, name: str) -> Buffer:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from headrace.compiler.ir import Op, Write
+from headrace.compiler.ir import Op
 from headrace.compiler.schedule.facts import Facts
 
 
@@ -20,11 +20,13 @@ class KeepRule:
         name: For reports.
         doc: Why.
         find: The values, given those that are kept already.
+        exact: Whether it asks for the very value, even if that is in memory already in another type or place.
     """
 
     name: str
     doc: str
     find: Callable[[Facts, frozenset[int]], Iterable[int]]
+    exact: bool = False
 
 
 def keep(facts: Facts) -> dict[int, str]:
@@ -33,9 +35,9 @@ def keep(facts: Facts) -> dict[int, str]:
     while True:
         before = len(kept)
         for rule in RULES:
-            for at in rule.find(facts, frozenset(kept)):
-                at = facts.behind(at)
-                if not facts.read_from_memory[at] and not _index(facts, at):
+            for value in rule.find(facts, frozenset(kept)):
+                at = value if rule.exact else facts.behind(value)
+                if rule.exact or not (facts.read_from_memory[at] or _index(facts, at)):
                     kept.setdefault(at, rule.name)
         if len(kept) == before:
             return dict(sorted(kept.items()))
@@ -95,13 +97,8 @@ def _index(facts: Facts, at: int) -> bool:
     return facts.node(at).op in (Op.CONST, Op.IOTA)
 
 
-def writes_of(facts: Facts, at: int) -> list[Write]:
-    """The writes whose value this is."""
-    return [write for write in facts.graph.writes if write.value == at]
-
-
 RULES = (
-    KeepRule("result", "The graph is there for it.", _results),
+    KeepRule("result", "The graph is there for it.", _results, exact=True),
     KeepRule("gathered", "It is read at other places than its own.", _gathered),
     KeepRule("factor", "A contraction reads each element of it many times.", _factors),
     KeepRule("invariant", "It would be computed again for every tile of a contraction's columns.", _invariant),

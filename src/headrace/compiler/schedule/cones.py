@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from headrace.compiler.ir import Kind, Op, Write, selected_axes
+from headrace.compiler.ir import Kind, Op, selected_axes
 from headrace.compiler.schedule.facts import COSTLY, Contraction, Facts
 
 
@@ -39,7 +39,7 @@ class Nest:
 def form(facts: Facts, kept: Mapping[int, str]) -> list[Nest]:
     """The nests, each after those that it reads from.
 
-    Kept values share a nest if they share costly work, or if one reads the other at its own place and contracts nothing.
+    Kept values share a nest if they share costly work, or if one reads the other at its own place and contracts none.
     """
     parts = {at: frozenset(facts.cone(at, frozenset(kept) - {at})) for at in kept}
     leader = {at: at for at in kept}
@@ -111,7 +111,7 @@ def _encloses(facts: Facts, kept: Mapping[int, str], parts: Mapping[int, frozens
 
 def _nest(facts: Facts, kept: Mapping[int, str], parts: Mapping[int, frozenset[int]], team: list[int]) -> Nest:
     nodes = frozenset().union(*(parts[at] for at in team))
-    writes = tuple(n for n, w in enumerate(facts.graph.writes) if facts.behind(w.value) in team)
+    writes = tuple(n for n, w in enumerate(facts.graph.writes) if w.value in team)
     indices = frozenset(x for n in writes for i in facts.graph.writes[n].indices for x in facts.cone(i, set(kept)))
     reads = {at: axes for at, axes in _reads(facts, kept, nodes | indices).items() if at not in team}
     versions = []
@@ -135,8 +135,3 @@ def _ordered(nests: list[Nest]) -> list[Nest]:
         elif (nest := stack.pop()) not in order:
             order.append(nest)
     return order
-
-
-def write_of(facts: Facts, root: int) -> Write | None:
-    """The change of a state that a root's value goes to."""
-    return next((w for w in facts.graph.writes if facts.behind(w.value) == root), None)

@@ -75,6 +75,7 @@ class PartPlan:
         layouts: Of each input's node.
         state_layouts: Of each state.
         kept: Of each kept value.
+        page_tokens: Tokens of a page of state.
     """
 
     facts: Facts
@@ -84,6 +85,7 @@ class PartPlan:
     layouts: Mapping[int, Layout]
     state_layouts: Mapping[str, Layout]
     kept: Mapping[int, Memory]
+    page_tokens: int
 
 
 def default_tile(facts: Facts, nest: Nest) -> Tile:
@@ -139,6 +141,7 @@ def plan_part(
         _layouts(facts, loops, states, maxima),
         states,
         {at: _memory(facts, at, why, stages, loops, maxima) for at, why in kept.items()},
+        page_tokens,
     )
 
 
@@ -210,7 +213,7 @@ def _memory(
 ) -> Memory:
     maker = next(nest for nest in loops if at in nest.roots)
     readers = [nest for nest in loops if at in nest.reads]
-    output = any(facts.behind(node) == at for node, _ in facts.graph.outputs.values())
+    output = any(node == at for node, _ in facts.graph.outputs.values())
     rows = loops[maker].row_axis
     if not readers and not output:
         return Memory(Layout(()), True, why)
