@@ -137,7 +137,7 @@ class CompiledExecutor:
         """float32 [selected, vocab]: the logits of rows of the batch, valid until the next call."""
         self._arrays["select"][: len(select)] = select
         self.program.run(step.sizes | {"R": len(select)}, step.arguments, step.tiles, parts)
-        return self.program.value("logits/0")[: len(select) * self.vocab].reshape(len(select), self.vocab)
+        return self.program.output("logits")[: len(select) * self.vocab].reshape(len(select), self.vocab)
 
     def _logits(self, step: _Step, select: Ints) -> npt.NDArray[np.float32]:
         """Logits of other rows of the batch that ran last."""

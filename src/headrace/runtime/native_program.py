@@ -129,6 +129,10 @@ class NativeProgram:
         step.tile_end = tiles.end.ctypes.data
         self._run(self.pool.handle, ctypes.addressof(step), self.source.stages)
 
+    def output(self, name: str) -> AnyArray:
+        """The memory of a value that the last part left, one-dimensional; see ``value``."""
+        return self.value(f"{name}/{self.source.arrays.turns.get(name, 0)}")
+
     def value(self, name: str) -> AnyArray:
         """A buffer's memory, one-dimensional, in its element type (bfloat16 as uint16)."""
         at = list(self.source.arrays.buffers).index(name)
@@ -144,5 +148,5 @@ def aligned(size: int) -> npt.NDArray[np.uint8]:
 
 
 def _allocate(array: Array, capacity: Mapping[str, int]) -> npt.NDArray[np.uint8]:
-    first = array.layout.pieces[0].axis if array.layout.pieces else ""
-    return aligned(array.layout.nbytes(array.dtype, {first: capacity.get(first, 1)}) + SLACK)
+    rows = {array.layout.pieces[0].axis: capacity[array.rows]} if array.rows else {}
+    return aligned(array.layout.nbytes(array.dtype, rows) + SLACK)

@@ -28,12 +28,14 @@ class Array:
         dtype: Its elements.
         axes: Its axes, sorted.
         layout: Where they lie.
+        rows: The symbol that says how long the outermost axis is; empty if that is known.
     """
 
     name: str
     dtype: DType
     axes: tuple[str, ...]
     layout: Layout
+    rows: str = ""
 
 
 @dataclass(slots=True)
@@ -45,6 +47,7 @@ class Inventory:
     states: dict[str, Array] = field(default_factory=dict)
     buffers: dict[str, Array] = field(default_factory=dict)
     scratch: int = 0  # bytes a thread
+    turns: dict[str, int] = field(default_factory=dict)  # which of its two buffers a value is in
 
     def slot(self, table: dict[str, Array], array: Array) -> int:
         """The number of an array in its table, entered if it is new."""
@@ -91,6 +94,7 @@ def generate(parts: Sequence[tuple[Part, PartPlan]], maxima: Mapping[str, int]) 
         writer = _PartWriter(part, plan, arrays, maxima)
         functions += writer.functions()
         stages += len(plan.stages) * len(part.repeats)
+        writer.close()
         calls += _calls(part, writer.stage_names(), len(names), len(parts_done))
         parts_done.append(part.name)
         names += writer.stage_names()
@@ -198,7 +202,7 @@ class _PartWriter:
             declared = graph.inputs[str(node.attrs[0])]
             layout = self.plan.layouts[at]
             name = declared.state or declared.name
-            array = Array(name, declared.type.dtype, declared.type.axes, layout)
+            array = self._array(name, declared.type.dtype, declared.type.axes, layout)
             if declared.kind is Kind.VALUE:
                 continue
             table = {Kind.WEIGHT: self.arrays.weights, Kind.STATE: self.arrays.states}.get(
@@ -227,14 +231,31 @@ class _PartWriter:
                 continue
             layout = self.plan.layouts[at]
             self.pointers[at] = Buffer(f"in_{_c(declared.name)}", declared.type.dtype, layout)
-            self.setup[at] = self._value_place(declared.name, declared.type.dtype, declared.type.axes, layout, 0)
+            self.setup[at] = self._value_place(declared.name, declared.type.dtype, declared.type.axes, layout, False)
 
-    def _value_place(self, name: str, dtype: DType, axes: tuple[str, ...], layout: Layout, turn: int) -> str:
-        slots = [self.arrays.slot(self.arrays.buffers, Array(f"{name}/{n}", dtype, axes, layout)) for n in (0, 1)]
-        turns = len(self.part.repeats) > 1 and name in self.part.graph.outputs
-        if not turns:
-            return f"s->buffers[{slots[0]}]"
-        return f"s->buffers[(repeat + {turn}) % 2 ? {slots[1]} : {slots[0]}]"
+    def _array(self, name: str, dtype: DType, axes: tuple[str, ...], layout: Layout) -> Array:
+        first = layout.pieces[0] if layout.pieces else None
+        symbol = self.facts.graph.axes[first.axis].extent if first and not first.extent else ""
+        return Array(name, dtype, axes, layout, str(symbol))
+
+    def _value_place(self, name: str, dtype: DType, axes: tuple[str, ...], layout: Layout, written: bool) -> str:
+        """A part that reads and writes a value does so in two buffers in turn."""
+        slots = [self.arrays.slot(self.arrays.buffers, self._array(f"{name}/{n}", dtype, axes, layout)) for n in (0, 1)]
+        turn = self.arrays.turns.get(name, 0)
+        if not self._turns(name):
+            return f"s->buffers[{slots[turn]}]"
+        turn = (turn + written) % 2
+        return f"s->buffers[repeat % 2 ? {slots[1 - turn]} : {slots[turn]}]"
+
+    def _turns(self, name: str) -> bool:
+        declared = self.part.graph.inputs.get(name)
+        return name in self.part.graph.outputs and declared is not None and declared.kind is Kind.VALUE
+
+    def close(self) -> None:
+        """Note where the next part finds what this one wrote."""
+        for name in self.part.graph.outputs:
+            turns = len(self.part.repeats) if self._turns(name) else 0
+            self.arrays.turns[name] = (self.arrays.turns.get(name, 0) + turns) % 2
 
     def _kept(self) -> None:
         outputs = {node: name for name, (node, _) in self.part.graph.outputs.items()}
@@ -245,11 +266,11 @@ class _PartWriter:
             axes = self.facts.graph.types[at].axes
             self.pointers[at] = Buffer(f"k{at}", dtype, layout)
             if at in outputs:
-                self.setup[at] = self._value_place(outputs[at], dtype, axes, layout, 1)
+                self.setup[at] = self._value_place(outputs[at], dtype, axes, layout, True)
             elif memory.local:
                 self.local[at] = layout.strides()[0] * BITS[dtype] // 8
             else:
-                array = Array(f"{self.part.name}/{at}", dtype, axes, layout)
+                array = self._array(f"{self.part.name}/{at}", dtype, axes, layout)
                 self.setup[at] = f"s->buffers[{self.arrays.slot(self.arrays.buffers, array)}]"
 
     # -- nests
@@ -289,7 +310,7 @@ class _PartWriter:
     def _state(self, name: str) -> Buffer:
         layout = self.plan.state_layouts[name]
         kind = self.facts.graph.states[name]
-        self.arrays.slot(self.arrays.states, Array(name, kind.dtype, kind.axes, layout))
+        self.arrays.slot(self.arrays.states, self._array(name, kind.dtype, kind.axes, layout))
         return Buffer(f"in_{_c(name)}", kind.dtype, layout, padded=False)
 
     def parameters(self, nest: Nest) -> dict[str, str]:
