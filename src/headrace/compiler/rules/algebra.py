@@ -170,8 +170,9 @@ _LOSSLESS = {
 _LOSSLESS -= {(DType.U4, DType.F64), (DType.U8, DType.F64), (DType.I32, DType.F64), (DType.I8, DType.F64)}
 
 
-def _given(name: str):  # type: ignore[no-untyped-def]
-    return lambda g, m: m[name]
+def _x(g: ProgramGraph, m: Match) -> ClassId:
+    x: ClassId = m["x"]
+    return x
 
 
 RULES = (
@@ -179,17 +180,17 @@ RULES = (
          lambda g, m: g.write.node(m["op"], (), (m["b"], m["a"])), depth=1),
     rule("fold constants", THEME, "bit", ARITHMETIC, _find_exact, _constant, depth=1),
     rule("fold real constants", THEME, "real", ARITHMETIC, _find_real, _constant, depth=1),
-    rule("neutral element", THEME, "bit", (Op.ADD, Op.MUL), _find_neutral, _given("x"), depth=1),
-    rule("add zero", THEME, "real", (Op.ADD,), _find_zero, _given("x"), depth=1),
-    rule("negative twice", THEME, "bit", (Op.MUL,), _find_twice_negative, _given("x"), depth=2),
+    rule("neutral element", THEME, "bit", (Op.ADD, Op.MUL), _find_neutral, _x, depth=1),
+    rule("add zero", THEME, "real", (Op.ADD,), _find_zero, _x, depth=1),
+    rule("negative twice", THEME, "bit", (Op.MUL,), _find_twice_negative, _x, depth=2),
     rule("join constants", THEME, "real", (Op.ADD, Op.MUL), _find_constants_apart, _join_constants, depth=2),
     rule("lift constant factor", THEME, "real", (Op.MUL,), _find_constant_inside,
          lambda g, m: g.write.mul(g.write.mul(m["x"], m["y"]), m["c"]), depth=2),
     rule("scale both terms", THEME, "real", (Op.MUL,), _find_scaled_sum,
          lambda g, m: g.write.add(g.write.mul(m["x"], m["c"]), g.write.mul(m["y"], m["c"])), depth=2),
     rule("decide comparison", THEME, "bit", (Op.LESS,), _find_decided, _constant, depth=2),
-    rule("known selection", THEME, "bit", (Op.SELECT,), _find_chosen, _given("x"), depth=1),
-    rule("cast to itself", THEME, "bit", (Op.CAST,), _find_same_type, _given("x"), depth=1),
+    rule("known selection", THEME, "bit", (Op.SELECT,), _find_chosen, _x, depth=1),
+    rule("cast to itself", THEME, "bit", (Op.CAST,), _find_same_type, _x, depth=1),
     Rule("larger of one", THEME, "bit", Node("max", (), (X, X)), X, doc="max(x, x) = x."),
     Rule("reciprocal twice", THEME, "real", Node("recip", (), (Node("recip", (), (X,)),)), X, doc="1 / (1 / x) = x."),
     Rule("reciprocal of root", THEME, "real", Node("sqrt", (), (Node("recip", (), (X,)),)),

@@ -82,12 +82,11 @@ def _find_online(g: ProgramGraph, root: ClassId, node: ENode) -> Iterator[Bindin
         for factors in factorings(g, body, axis):
             for at, factor in enumerate(factors):
                 for x, least in _relative(g, factor):
-                    for outer, z, n in folds(g, least, "max"):
-                        if outer == block and n is not None and g.find(n) == count:
-                            if _is_maximum(g, z, axis, x, bound):
-                                rest = factors[:at] + factors[at + 1 :]
-                                yield {"block": block, "axis": axis, "bound": bound, "count": count, "x": x, "z": z,
-                                       "M": least, "rest": rest}  # fmt: skip
+                    for z in _maxima(g, least, block, count):
+                        if _is_maximum(g, z, axis, x, bound):
+                            rest = factors[:at] + factors[at + 1 :]
+                            yield {"block": block, "axis": axis, "bound": bound, "count": count, "x": x, "z": z,
+                                   "M": least, "rest": rest}  # fmt: skip
 
 
 def _relative(g: ProgramGraph, eclass: ClassId) -> Iterator[tuple[ClassId, ClassId]]:
@@ -97,6 +96,13 @@ def _relative(g: ProgramGraph, eclass: ClassId) -> Iterator[tuple[ClassId, Class
             for x, negative in pairs(difference):
                 for least in opposites(g, negative):
                     yield x, least
+
+
+def _maxima(g: ProgramGraph, eclass: ClassId, block: str, count: ClassId) -> Iterator[ClassId]:
+    """What a class is the largest of, over so many blocks."""
+    for axis, z, n in folds(g, eclass, "max"):
+        if axis == block and n is not None and g.find(n) == count:
+            yield z
 
 
 def _is_maximum(g: ProgramGraph, z: ClassId, axis: str, x: ClassId, bound: ClassId) -> bool:

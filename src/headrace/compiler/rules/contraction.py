@@ -102,7 +102,7 @@ def _is_remainder(g: ProgramGraph, index: ClassId, axis: str, divisor: int) -> b
 
 def _find_blocked(g: ProgramGraph, root: ClassId, node: ENode) -> Iterator[Bindings]:
     """fold(k, f) = fold(kb, fold(ki, f at k = n kb + ki)) where a factor of f is written in blocks of n along k."""
-    reducer, axis, mode = node.head.attrs
+    _, axis, mode = node.head.attrs
     extent = g.axes[axis].extent
     if mode != "final" or len(node.children) > 1 or not isinstance(extent, int):
         return

@@ -174,7 +174,7 @@ def _input(self: FactAnalysis, node: ENode, args: list[Facts]) -> Facts:
 
 def _const(self: FactAnalysis, node: ENode, args: list[Facts]) -> Facts:
     value, dtype = node.head.attrs[0], DType(node.head.attrs[1])
-    known = None if value != value else value
+    known = None if math.isnan(value) else value
     if dtype in FLOATS or known is None:
         return Facts(dtype, NONE, known, level=INDEX, bits=BITS[dtype])
     return Facts(dtype, NONE, known, value, value, level=INDEX, bits=BITS[dtype])

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Any
 
 from headrace.compiler.egraph import ClassId, EGraph, EGraphError, ENode, Match, Rule
-from headrace.compiler.egraph.rules import Equality
+from headrace.compiler.egraph.rules import Equality, Witness
 from headrace.compiler.ir import Op
 from headrace.compiler.rules.facts import RUNTIME
 from headrace.compiler.rules.program import ProgramGraph
@@ -33,7 +33,7 @@ def program(graph: EGraph) -> ProgramGraph:
 
 def rule(
     name: str, theme: str, equality: Equality, ops: tuple[Op, ...], find: Find, build: Build,
-    when: tuple[Holds, ...] = (), depth: int = 4,
+    when: tuple[Holds, ...] = (), depth: int = 4, once: bool = True,
 ) -> Rule:  # fmt: skip
     """A rule whose left side is a function; its docstring says why the rule is true.
 
@@ -46,11 +46,12 @@ def rule(
         build: Adds the right side.
         when: Witnesses.
         depth: How many levels below the root ``find`` looks; where nothing changed in these it is not asked again.
+        once: Whether the same bindings always give the same right side, whatever else becomes known.
     """
 
     def search(graph: EGraph) -> Iterator[Match]:
         g = program(graph)
-        since = g.searched.get(name, 0)
+        since, done = g.searched.get(name, 0), g.applied.get(name, set())
         found = sorted({root for op in ops for root in g.having(op.value)})
         if since:
             recent = g.recent(since, depth)
@@ -60,18 +61,35 @@ def rule(
             for node in g.nodes(root):
                 if node.head.op in names:
                     for bindings in find(g, root, node):
-                        yield Match(root, bindings)
+                        if not once or (root, _key(bindings)) not in done:
+                            yield Match(root, bindings)
         g.searched[name] = g.clock
+
+    def construct(graph: EGraph, match: Match) -> ClassId | None:
+        g = program(graph)
+        if once:
+            g.applied.setdefault(name, set()).add((match.root, _key(match)))
+        return build(g, match)
 
     return Rule(
         name,
         theme,
         equality,
         search,
-        lambda graph, match: build(program(graph), match),
-        tuple((lambda graph, match, holds=holds: holds(program(graph), match)) for holds in when),
+        construct,
+        tuple(map(_witness, when)),
         (find.__doc__ or "").strip(),
     )
+
+
+def _key(bindings: Any) -> Hashable:
+    if isinstance(bindings, dict):
+        return tuple((name, _key(value)) for name, value in bindings.items())
+    return tuple(map(_key, bindings)) if isinstance(bindings, list) else bindings
+
+
+def _witness(holds: Holds) -> Witness:
+    return lambda graph, match: holds(program(graph), match)
 
 
 def nodes(g: ProgramGraph, eclass: ClassId, op: Op) -> list[ENode]:
@@ -118,7 +136,7 @@ def iota_of(g: ProgramGraph, eclass: ClassId) -> tuple[str, int] | None:
 def factorings(g: ProgramGraph, eclass: ClassId, axis: str) -> list[tuple[ClassId, ...]]:
     """Ways to write a class as a product, each sorted. Factors that depend on weights alone, or not on the axis, are
     not taken apart."""
-    start = (g.find(eclass),)
+    start: tuple[ClassId, ...] = (g.find(eclass),)
     found = {start: None}
     todo = [start]
     while todo and len(found) < FACTORINGS:

@@ -6,11 +6,11 @@ An atom is whatever is no sum and no constant multiple: an axis' index, an eleme
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from headrace.compiler.egraph import ClassId, ENode, Match
-from headrace.compiler.ir import INTEGERS, Axis, DType, Op
+from headrace.compiler.ir import ELEMENTWISE, INTEGERS, DType, Op
 from headrace.compiler.rules.finding import Bindings, iota_of, nodes, pairs, rule, selection
 from headrace.compiler.rules.program import ProgramGraph
 
@@ -54,26 +54,72 @@ class Affine(NamedTuple):
 
 
 def affine(g: ProgramGraph, eclass: ClassId, path: frozenset[ClassId] = frozenset()) -> Affine:
-    """A class in normal form."""
+    """A class in normal form: of all its forms the one with the fewest terms, and the fewest atoms but plain indices."""
     eclass = g.find(eclass)
     value = g.facts(eclass).const
     if value is not None:
         return Affine((), int(value))
+    known = g.forms.get(eclass)
+    if known is not None and known[0] == g.clock:
+        return known[1]
     itself = Affine(((eclass, 1),), 0)
     if eclass in path or nodes(g, eclass, Op.IOTA):
         return itself
-    inside = path | {eclass}
+    found = [form for form in _sums(g, eclass, path | {eclass}) if all(atom != eclass for atom, _ in form.terms)]
+    form = min(found, key=lambda form: _size(g, form)) if found else itself
+    if not path:
+        g.forms[eclass] = (g.clock, form)
+    return form
+
+
+def _size(g: ProgramGraph, form: Affine) -> tuple[int, int, Affine]:
+    return len(form.terms), sum(iota_of(g, atom) is None for atom, _ in form.terms), form
+
+
+def _sums(g: ProgramGraph, eclass: ClassId, inside: frozenset[ClassId]) -> Iterator[Affine]:
     for node in nodes(g, eclass, Op.MUL):
         for x, c in pairs(node):
             times = g.facts(c).const
             if times is not None:
-                return Affine((), 0).plus(affine(g, x, inside), int(times))
+                yield Affine((), 0).plus(affine(g, x, inside), int(times))
     for node in nodes(g, eclass, Op.ADD):
         a, b = (affine(g, child, inside) for child in node.children)
-        both = a.plus(b)
-        if all(atom not in inside for atom, _ in both.terms):
-            return both
-    return itself
+        yield a.plus(b)
+
+
+def rejoined(g: ProgramGraph, form: Affine) -> Affine:
+    """``n * floor(x / n) + mod(x, n) = x``, wherever both parts are terms, times a common factor."""
+    for atom, factor in form.terms:
+        for node in nodes(g, atom, Op.MOD):
+            x, n = node.children
+            divisor = g.facts(n).const
+            if divisor is None or divisor < 2:
+                continue
+            for other, times in form.terms:
+                if times == factor * divisor and is_floor(g, other, x, int(divisor)):
+                    parts = Affine(tuple(sorted(((atom, factor), (other, times)))), 0)
+                    return form.plus(parts, -1).plus(affine(g, x), factor)
+    return form
+
+
+def is_floor(g: ProgramGraph, eclass: ClassId, x: ClassId, divisor: int) -> bool:
+    """Whether a class is ``floor(x / divisor)``."""
+    whole = iota_of(g, x)
+    own = iota_of(g, eclass)
+    if whole is not None and own == (whole[0], whole[1] * divisor):
+        return True
+    for node in nodes(g, eclass, Op.GATHER):
+        source = iota_of(g, node.children[0])
+        index = selection(node).get(source[0]) if source else None
+        if source and index is not None and g.facts(index).within(g.axes[source[0]]):
+            if source[1] == divisor and affine(g, index) == affine(g, x):
+                return True
+            for inner in nodes(g, x, Op.GATHER):
+                below = iota_of(g, inner.children[0])
+                same = below is not None and below[0] == source[0] and below[1] * divisor == source[1]
+                if same and g.find(inner.children[1]) == g.find(index):
+                    return True
+    return False
 
 
 def write(g: ProgramGraph, form: Affine, dtype: DType = DType.I32) -> ClassId:
@@ -85,21 +131,85 @@ def write(g: ProgramGraph, form: Affine, dtype: DType = DType.I32) -> ClassId:
     return w.total(terms)
 
 
-def floor(g: ProgramGraph, form: Affine, axis: Axis, divisor: int) -> ClassId:
-    """``floor(form / divisor)`` of what is certainly an index of this axis."""
+def _find_sum(g: ProgramGraph, root: ClassId, node: ENode) -> Iterator[Bindings]:
+    """Sums and constant multiples of integers in one order, like terms joined. Wrapping around keeps it true."""
+    if g.facts(root).dtype in INTEGERS and g.facts(root).const is None:
+        form = rejoined(g, affine(g, root))
+        if form.terms != ((root, 1),):
+            yield {"form": form, "dtype": g.facts(root).dtype}
+
+
+def reduced(g: ProgramGraph, x: ClassId, divisor: int) -> Affine:
+    """What has the same remainder: without multiples of the divisor, and with ``mod(y, k n)`` replaced by ``y``."""
+    form = affine(g, x)
+    for atom, factor in form.terms:
+        for inner in nodes(g, atom, Op.MOD):
+            period = g.facts(inner.children[1]).const
+            if period is not None and period > 0 and period % divisor == 0:
+                form = form.plus(Affine(((atom, factor),), 0), -1).plus(affine(g, inner.children[0]), factor)
+    return form.split(divisor)[1]
+
+
+def remainder(g: ProgramGraph, x: ClassId, n: ClassId) -> ClassId:
+    """``mod(x, n)`` of integers, as simple as it is known to be."""
+    divisor = g.facts(n).const
+    if divisor is None or divisor < 1:
+        return g.write.mod(x, n)
+    rest = reduced(g, x, int(divisor))
+    low, high = rest.range(g)
+    inside = write(g, rest, g.facts(x).dtype)
+    return inside if low >= 0 and high < divisor else g.write.mod(inside, n)
+
+
+def floored(g: ProgramGraph, axis: str, divisor: int, index: ClassId) -> ClassId:
+    """``iota(axis, divisor)`` at an index, as simple as it is known to be."""
+    if not g.facts(index).within(g.axes[axis]):
+        return g.write.node(Op.GATHER, ((axis,),), (g.write.iota(axis, divisor), index))
+    if divisor == 1:
+        return g.find(index)
+    own = iota_of(g, index)
+    if own is not None:
+        return g.write.iota(own[0], own[1] * divisor)
+    for inner in nodes(g, index, Op.GATHER):
+        below = iota_of(g, inner.children[0])
+        at = selection(inner).get(below[0]) if below else None
+        if below and at is not None and below[1] > 1 and g.facts(at).within(g.axes[below[0]]):
+            return floored(g, below[0], below[1] * divisor, at)
+    form = affine(g, index)
     whole, rest = form.split(divisor)
     low, high = rest.range(g)
     if low >= 0 and high < divisor:
         return write(g, whole)
-    return g.write.gather(g.write.iota(axis.name, divisor), {axis.name: write(g, form)})
+    return g.write.node(Op.GATHER, ((axis,),), (g.write.iota(axis, divisor), write(g, form)))
 
 
-def _find_sum(g: ProgramGraph, root: ClassId, node: ENode) -> Iterator[Bindings]:
-    """Sums and constant multiples of integers in one order, like terms joined. Wrapping around keeps it true."""
-    if g.facts(root).dtype in INTEGERS and g.facts(root).const is None:
-        form = affine(g, root)
-        if form.terms != ((root, 1),):
-            yield {"form": form, "dtype": g.facts(root).dtype}
+def picked(g: ProgramGraph, x: ClassId, index: Mapping[str, ClassId]) -> ClassId:
+    """Index arithmetic at other indices: written anew, because the selection would only have to be pushed through."""
+    x = g.find(x)
+    if not g.facts(x).axes & index.keys():
+        return x
+    for node in nodes(g, x, Op.IOTA):
+        axis, divisor = node.head.attrs
+        return floored(g, axis, divisor, index[axis])
+    if g.facts(x).dtype in INTEGERS:
+        form = affine(g, x)
+        if form.terms != ((x, 1),):
+            total = Affine((), form.constant)
+            for atom, factor in form.terms:
+                total = total.plus(affine(g, picked(g, atom, index)), factor)
+            return write(g, total, g.facts(x).dtype)
+    for node in g.nodes(x):
+        op = Op(node.head.op)
+        if op in ELEMENTWISE and g.find(x) not in map(g.find, node.children):
+            args = tuple(picked(g, child, index) for child in node.children)
+            if op is Op.MOD and g.facts(x).dtype in INTEGERS:
+                return remainder(g, *args)
+            return g.write.node(op, node.head.attrs, args)
+        source = iota_of(g, node.children[0]) if op is Op.GATHER else None
+        if source is not None:
+            return floored(g, *source, picked(g, selection(node)[source[0]], index))
+    own = {axis: i for axis, i in index.items() if axis in g.facts(x).axes}
+    return g.write.node(Op.GATHER, (tuple(sorted(own)),), (x, *(own[axis] for axis in sorted(own))))
 
 
 def _find_remainder(g: ProgramGraph, root: ClassId, node: ENode) -> Iterator[Bindings]:
@@ -109,22 +219,10 @@ def _find_remainder(g: ProgramGraph, root: ClassId, node: ENode) -> Iterator[Bin
     divisor = g.facts(n).const
     if divisor is None or g.facts(n).dtype not in INTEGERS or divisor < 1:
         return
-    form = affine(g, x)
-    for atom, factor in form.terms:
-        for inner in nodes(g, atom, Op.MOD):
-            period = g.facts(inner.children[1]).const
-            if period is not None and period > 0 and period % divisor == 0:
-                form = form.plus(Affine(((atom, factor),), 0), -1).plus(affine(g, inner.children[0]), factor)
-    _, rest = form.split(int(divisor))
+    rest = reduced(g, x, int(divisor))
     low, high = rest.range(g)
-    inside = low >= 0 and high < divisor
-    if inside or rest != affine(g, x):
-        yield {"rest": rest, "inside": inside, "divisor": n, "dtype": g.facts(x).dtype}
-
-
-def _remainder(g: ProgramGraph, m: Match) -> ClassId:
-    rest = write(g, m["rest"], m["dtype"])
-    return rest if m["inside"] else g.write.mod(rest, m["divisor"])
+    if (low >= 0 and high < divisor) or rest != affine(g, x):
+        yield {"x": x, "n": n}
 
 
 def _find_index_of_index(g: ProgramGraph, root: ClassId, node: ENode) -> Iterator[Bindings]:
@@ -137,21 +235,6 @@ def _find_index_of_index(g: ProgramGraph, root: ClassId, node: ENode) -> Iterato
             yield {"axis": axis, "divisor": divisor, "index": index}
 
 
-def _index_of_index(g: ProgramGraph, m: Match) -> ClassId | None:
-    axis, divisor, index = g.axes[m["axis"]], m["divisor"], m["index"]
-    if divisor == 1:
-        return g.find(index)
-    own = iota_of(g, index)
-    if own is not None:
-        return g.write.iota(own[0], own[1] * divisor)
-    for inner in nodes(g, index, Op.GATHER):
-        below = iota_of(g, inner.children[0])
-        at = selection(inner).get(below[0]) if below else None
-        if below and at is not None and below[1] > 1 and g.facts(at).within(g.axes[below[0]]):
-            return floor(g, affine(g, at), g.axes[below[0]], below[1] * divisor)
-    return floor(g, affine(g, index), axis, divisor)
-
-
 def _find_short(g: ProgramGraph, root: ClassId, node: ENode) -> Iterator[Bindings]:
     """floor(i / d) = 0 if the axis is no longer than d."""
     facts = g.facts(root)
@@ -160,9 +243,10 @@ def _find_short(g: ProgramGraph, root: ClassId, node: ENode) -> Iterator[Binding
 
 
 RULES = (
-    rule("order sum", THEME, "bit", (Op.ADD, Op.MUL), _find_sum, lambda g, m: write(g, m["form"], m["dtype"])),
-    rule("reduce remainder", THEME, "bit", (Op.MOD,), _find_remainder, _remainder),
-    rule("index of index", THEME, "bit", (Op.GATHER,), _find_index_of_index, _index_of_index),
+    rule("order sum", THEME, "bit", (Op.ADD, Op.MUL), _find_sum, lambda g, m: write(g, m["form"], m["dtype"]), once=False),
+    rule("reduce remainder", THEME, "bit", (Op.MOD,), _find_remainder, lambda g, m: remainder(g, m["x"], m["n"]), once=False),
+    rule("index of index", THEME, "bit", (Op.GATHER,), _find_index_of_index,
+         lambda g, m: floored(g, m["axis"], m["divisor"], m["index"]), once=False),
     rule("only integer", THEME, "bit", (Op.IOTA, Op.MOD, Op.ADD, Op.MUL, Op.MAX), _find_short,
          lambda g, m: g.write.const(m["value"], m["dtype"]), depth=2),
 )  # fmt: skip

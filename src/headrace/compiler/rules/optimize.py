@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from headrace.compiler.egraph import Choice, Limits, Rule, SaturationReport, Space, cheapest, saturate
 from headrace.compiler.ir import Graph
 from headrace.compiler.rules import algebra, attention, contraction, index, quantized, softmax, views
+from headrace.compiler.rules.climb import climb
 from headrace.compiler.rules.cost import CostModel
 from headrace.compiler.rules.program import Assumptions, ProgramGraph, read
 
@@ -37,7 +38,8 @@ class Explored:
 
     def cheapest(self, sizes: Mapping[str, int] | None = None) -> Choice:
         """The program that costs least by counting, for some values of the symbols."""
-        return cheapest(self.space, CostModel(self.graph, sizes))
+        cost = CostModel(self.graph, sizes)
+        return climb(self.graph, cheapest(self.space, cost), cost)
 
     def read(self, choice: Choice) -> Graph:
         """A program as a graph."""

@@ -7,8 +7,9 @@ too many it is dropped.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from headrace.compiler.egraph import Choice, ClassId, EGraph, Head, Space, walk
 from headrace.compiler.ir import (
@@ -26,7 +27,7 @@ from headrace.compiler.ir import (
     selected_axes,
 )
 from headrace.compiler.ir import Node as IrNode
-from headrace.compiler.rules.facts import FactAnalysis, Facts
+from headrace.compiler.rules.facts import INDEX, FactAnalysis, Facts
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +75,13 @@ class Writer(Ops[ClassId]):
         return self.graph.add(Head(op.value, attrs), args)
 
     def gather(self, x: ClassId, indices: Mapping[str, ClassId]) -> ClassId:
-        """See ``Ops``; axes along which ``x`` does not differ are left out."""
-        axes = self.graph.facts(x).axes
-        own = {axis: index for axis, index in indices.items() if axis in axes}
+        """See ``Ops``; axes along which ``x`` does not differ are left out, and index arithmetic is done at once."""
+        from headrace.compiler.rules.index import picked
+
+        facts = self.graph.facts(x)
+        own = {axis: index for axis, index in indices.items() if axis in facts.axes}
+        if own and facts.level == INDEX and all(self.graph.facts(i).level == INDEX for i in own.values()):
+            return picked(self.graph, x, own)
         return super().gather(x, own) if own else x
 
     def product(self, factors: Sequence[ClassId]) -> ClassId:
@@ -112,6 +117,8 @@ class ProgramGraph(EGraph):
         roots: The classes that the program is there for: outputs, then each write's indices and value.
         write: How rules write nodes.
         searched: Each rule's reading of the clock when it last looked (see ``finding.py``).
+        applied: What each rule was applied to.
+        forms: Normal forms of indices, each with the clock when it was made (see ``index.py``).
     """
 
     def __init__(self, source: Graph, assumptions: Assumptions | None = None, max_nodes: int = 100_000) -> None:
@@ -124,6 +131,8 @@ class ProgramGraph(EGraph):
         super().__init__([FactAnalysis(self.axes, source.inputs, indices, symbols)], max_nodes)
         self.write = Writer(self)
         self.searched: dict[str, int] = {}
+        self.applied: dict[str, set[Hashable]] = {}
+        self.forms: dict[ClassId, tuple[int, Any]] = {}
         classes: list[ClassId] = []
         for node in source.nodes:
             classes.append(self.write.node(node.op, node.attrs, tuple(classes[a] for a in node.args)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from headrace.compiler.egraph import ClassId, ENode, Match
@@ -48,11 +49,11 @@ def _find_elementwise(g: ProgramGraph, root: ClassId, node: ENode) -> Iterator[B
     """f(x, y) at i = f(x at i, y at i)."""
     for inner in g.nodes(node.children[0]):
         if inner.head.op in _ELEMENTWISE:
-            yield {"outer": node, "inner": inner}
+            yield {"index": selection(node), "source": node.children[0], "inner": inner}
 
 
 def _into_elementwise(g: ProgramGraph, m: Match) -> ClassId:
-    index, inner = selection(m["outer"]), m["inner"]
+    index, inner = m["index"], m["inner"]
     return g.write.node(Op(inner.head.op), inner.head.attrs, tuple(pick(g, x, index) for x in inner.children))
 
 
@@ -65,13 +66,38 @@ def _find_fold(g: ProgramGraph, root: ClassId, node: ENode) -> Iterator[Bindings
             yield {"index": index, "source": node.children[0], "inner": inner}
 
 
-def cheap_to_follow(g: ProgramGraph, m: Match) -> bool:
-    """Only weights differ along the selected axes, or one element is picked for each of another axis: else a fold
-    would be computed many times."""
-    index: Mapping[str, ClassId] = m["index"]
-    if not g.facts(m["source"]).live & index.keys():
+def repeats_nothing(g: ProgramGraph, m: Match) -> bool:
+    """There are no more elements to compute after the selection than before; reading more of them is no work."""
+    source = g.facts(m["source"])
+    return source.level < RUNTIME or source.view or no_larger(g, m["index"])
+
+
+def no_larger(g: ProgramGraph, index: Mapping[str, ClassId]) -> bool:
+    """Whether the axes of some indices together are certainly no longer than the axes that they select from."""
+    before, after = 1, 1
+    symbols: Counter[str] = Counter()
+    for axes, sign in ((index.keys(), 1), (_axes(g, index), -1)):
+        for axis in axes:
+            extent = g.axes[axis].extent
+            if isinstance(extent, str):
+                symbols[""] += sign  # one length for another: picking some tokens of all
+            elif sign > 0:
+                before *= extent
+            else:
+                after *= extent
+    return after <= before and symbols[""] >= 0
+
+
+def _axes(g: ProgramGraph, index: Mapping[str, ClassId]) -> frozenset[str]:
+    return frozenset().union(*(g.facts(i).axes for i in index.values()))
+
+
+def varies_by_weights(g: ProgramGraph, m: Match) -> bool:
+    """Only weights differ along the selected axes, so that it is they that are selected from; or one element is picked
+    for each of another axis."""
+    if not g.facts(m["source"]).live & m["index"].keys():
         return True
-    facts = [g.facts(i) for i in index.values()]
+    facts = [g.facts(i) for i in m["index"].values()]
     return len(facts) == 1 and facts[0].level == RUNTIME and facts[0].view and len(facts[0].axes) == 1
 
 
@@ -79,7 +105,7 @@ def _into_fold(g: ProgramGraph, m: Match) -> ClassId:
     index, inner = m["index"], m["inner"]
     reducer, axis, mode = inner.head.attrs
     body, bounds = inner.children[0], inner.children[1:]
-    taken = frozenset[str]().union(*(g.facts(i).axes for i in index.values()))
+    taken = _axes(g, index)
     if axis in taken:
         if mode != "final":
             return m.root
@@ -123,7 +149,9 @@ RULES = (
     rule("select all", THEME, "bit", (Op.GATHER,), _find_identity,
          lambda g, m: g.write.gather(m["source"], m["kept"]) if m["kept"] else m["source"], depth=1),
     rule("compose selections", THEME, "bit", (Op.GATHER,), _find_nested, _compose, depth=1),
-    rule("select from elementwise", THEME, "bit", (Op.GATHER,), _find_elementwise, _into_elementwise, depth=1),
-    rule("select from fold", THEME, "bit", (Op.GATHER,), _find_fold, _into_fold, (cheap_to_follow,), depth=1),
+    rule("select from elementwise", THEME, "bit", (Op.GATHER,), _find_elementwise, _into_elementwise,
+         (repeats_nothing,), depth=1),
+    rule("select from fold", THEME, "bit", (Op.GATHER,), _find_fold, _into_fold,
+         (repeats_nothing, varies_by_weights), depth=1),
     rule("refine selection", THEME, "bit", (Op.GATHER,), _find_refinement, _refine, depth=3),
 )  # fmt: skip
