@@ -10,6 +10,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from headrace.models.stored import StoredWeight
+
 SAFETENSORS_INDEX = "model.safetensors.index.json"
 
 
@@ -63,6 +65,25 @@ class Checkpoint(Protocol):
 
     def read(self, name: str) -> npt.NDArray[np.float32]:
         """A weight as a new writable array, dequantized, rows in Hugging Face order.
+
+        Raises:
+            CheckpointError: There is no such tensor, or it cannot be read.
+        """
+        ...
+
+    def stored_format(self, name: str) -> str:
+        """The format in which ``stored`` gives a weight.
+
+        Raises:
+            CheckpointError: There is no such tensor.
+        """
+        ...
+
+    def stored(self, name: str) -> StoredWeight:
+        """A weight as the file holds it, rows in Hugging Face order.
+
+        Formats other than float and blocks of 32 with one scale (see ``StoredWeight``) are dequantized: they come as
+        ``f32``. Arrays may be read-only views of the file.
 
         Raises:
             CheckpointError: There is no such tensor, or it cannot be read.

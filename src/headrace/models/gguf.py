@@ -27,6 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.errors import CheckpointError
+from headrace.models.stored import BLOCK_FORMATS, FLOAT_FORMATS, StoredWeight, unpack_blocks
 
 MAGIC = b"GGUF"
 DEFAULT_ALIGNMENT = 32
@@ -39,6 +40,7 @@ MAX_NESTING = 4
 MAX_ALIGNMENT = 1 << 20
 MAX_DIMS = 4
 
+_FLOATS = {"f32": "<f4", "f16": "<f2", "bf16": "<u2"}
 _STRING, _ARRAY = 8, 9
 _SCALARS: dict[int, struct.Struct] = {
     0: struct.Struct("<B"),
@@ -251,6 +253,18 @@ class GGUFFile:
             return raw.view("<f2").astype(np.float32).reshape(tensor.shape)
         if kind == "BF16":
             return widen_bfloat16(raw.view("<u2")).reshape(tensor.shape)
+        return self._dequantize(tensor, raw)
+
+    def stored(self, tensor: GGUFTensor) -> StoredWeight:
+        """The tensor in its own format if ``StoredWeight`` knows that, else dequantized."""
+        kind, raw = stored_format(tensor), self.raw(tensor)
+        if kind in BLOCK_FORMATS:
+            return unpack_blocks(raw, kind, tensor.shape)
+        if kind != tensor.format.name.lower():
+            return StoredWeight(kind, tensor.shape, self._dequantize(tensor, raw))
+        return StoredWeight(kind, tensor.shape, raw.view(_FLOATS[kind]).reshape(tensor.shape))
+
+    def _dequantize(self, tensor: GGUFTensor, raw: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
         # Imported here: it is 70 ms that opening a file does not need.
         from gguf import GGMLQuantizationType, quants
 
@@ -260,6 +274,13 @@ class GGUFFile:
     def header(self) -> memoryview:
         """The bytes before the tensors' data: all metadata and the tensor table."""
         return memoryview(self._map)[: self.data_begin]
+
+
+def stored_format(tensor: GGUFTensor) -> str:
+    """The format that ``GGUFFile.stored`` gives a tensor in: its own, but for vectors in blocks and other blocks."""
+    kind = tensor.format.name.lower()
+    known = (*FLOAT_FORMATS, *BLOCK_FORMATS) if len(tensor.shape) > 1 else FLOAT_FORMATS
+    return kind if kind in known else "f32"
 
 
 def widen_bfloat16(bits: npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]:

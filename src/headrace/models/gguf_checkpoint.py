@@ -6,14 +6,17 @@ import hashlib
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from headrace.errors import CheckpointError
 from headrace.models.checkpoint import TokenizerSource
-from headrace.models.gguf import GGUFFile
+from headrace.models.gguf import GGUFFile, GGUFTensor, stored_format
+from headrace.models.stored import StoredWeight
+
+T = TypeVar("T", bound=np.generic)
 
 # GGUF architecture -> (model_type, architecture) of config.json. Mistral is written as "llama".
 ARCHITECTURES = {
@@ -78,18 +81,30 @@ class GGUFCheckpoint:
 
     def shape(self, name: str) -> tuple[int, ...]:
         """A weight's shape."""
-        return self._file.tensors[self._own_name(name)].shape
+        return self._tensor(name).shape
 
     def read(self, name: str) -> npt.NDArray[np.float32]:
         """A weight as float32, dequantized, rows in Hugging Face order."""
-        values = self._file.read(self._file.tensors[self._own_name(name)])
-        if not self._permuted:
-            return values
-        if ".self_attn.q_proj." in name:
-            return unpermute(values, self.config["num_attention_heads"], self.path, name)
-        if ".self_attn.k_proj." in name:
-            return unpermute(values, self.config["num_key_value_heads"], self.path, name)
-        return values
+        values = self._file.read(self._tensor(name))
+        heads = self._interleaved_heads(name)
+        return unpermute(values, heads, self.path, name) if heads else values
+
+    def stored_format(self, name: str) -> str:
+        """The format in which ``stored`` gives a weight."""
+        return stored_format(self._tensor(name))
+
+    def stored(self, name: str) -> StoredWeight:
+        """A weight as the file holds it, rows in Hugging Face order."""
+        weight, heads = self._file.stored(self._tensor(name)), self._interleaved_heads(name)
+        return weight.with_rows(lambda x: unpermute(x, heads, self.path, name)) if heads else weight
+
+    def _interleaved_heads(self, name: str) -> int:
+        """Over how many heads the converter interleaved a weight's rows; 0 if it did not."""
+        if self._permuted and ".self_attn.q_proj." in name:
+            return int(self.config["num_attention_heads"])
+        if self._permuted and ".self_attn.k_proj." in name:
+            return int(self.config["num_key_value_heads"])
+        return 0
 
     def content_id(self) -> str:
         """A cheap name of these weights."""
@@ -100,9 +115,9 @@ class GGUFCheckpoint:
                 digest.update(raw[begin : begin + 256].tobytes())
         return digest.hexdigest()[:32]
 
-    def _own_name(self, name: str) -> str:
+    def _tensor(self, name: str) -> GGUFTensor:
         try:
-            return self._by_name[name]
+            return self._file.tensors[self._by_name[name]]
         except KeyError:
             raise CheckpointError("the checkpoint holds no such tensor", file=self.path, tensor=name) from None
 
@@ -116,7 +131,7 @@ def hf_name(name: str) -> str:
     return f"{_TOP[stem]}.{kind}" if stem in _TOP and kind in ("weight", "bias") else name
 
 
-def unpermute(values: npt.NDArray[np.float32], heads: int, file: object, tensor: str) -> npt.NDArray[np.float32]:
+def unpermute(values: npt.NDArray[T], heads: int, file: object, tensor: str) -> npt.NDArray[T]:
     """Undo the converter's row order within each head: (0, d/2, 1, d/2+1, ...) back to (0, 1, 2, ...).
 
     Args:

@@ -28,6 +28,7 @@ import numpy.typing as npt
 from headrace.errors import CheckpointError
 from headrace.models.checkpoint import SAFETENSORS_INDEX, TokenizerSource
 from headrace.models.gguf import map_file, widen_bfloat16
+from headrace.models.stored import StoredWeight
 
 # The limit of the reference implementation.
 MAX_HEADER = 100_000_000
@@ -148,6 +149,16 @@ class SafetensorsFolder:
         stored = tensor.raw().view(_VIEWS[tensor.dtype])
         values = widen_bfloat16(stored) if tensor.dtype == "BF16" else stored.astype(np.float32)
         return values.reshape(tensor.shape)
+
+    def stored_format(self, name: str) -> str:
+        """The format in which ``stored`` gives a weight."""
+        return self._find(name).dtype.lower()
+
+    def stored(self, name: str) -> StoredWeight:
+        """A weight as the file holds it."""
+        tensor = self._find(name)
+        values = tensor.raw().view(_VIEWS[tensor.dtype]).reshape(tensor.shape)
+        return StoredWeight(tensor.dtype.lower(), tensor.shape, values)
 
     def content_id(self) -> str:
         """A cheap name of these weights."""

@@ -1,0 +1,217 @@
+"""``apply_recipe``: a program as a recipe wants it computed.
+
+It changes what a program means, which rewrite rules never do. It belongs between two runs of the rules: after views
+have moved down to the weights, so that a product's right side is a weight or a selection of its rows, and before
+products of codes are made of products of sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from headrace.compiler.interpret import bind
+from headrace.compiler.ir import Builder, DType, Graph, Kind, Node, Op, Part, Program, Write, selected_axes
+from headrace.compiler.schedule.facts import Contraction, Facts
+from headrace.quant.products import (
+    BlockAxes,
+    Weights,
+    f32,
+    rounded_16_bits,
+    rounded_asymmetric,
+    rounded_bf16,
+    rounded_symmetric,
+)
+from headrace.quant.recipes import Recipe
+from headrace.quant.weights import Form, WeightSource, form_of
+
+KEPT_STATES = ("keys", "values")
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A program in a recipe's numbers.
+
+    Attributes:
+        program: What is computed. Weights have the names of the checkpoint; those that it stores in blocks became
+            ``NAME.codes``, ``NAME.scales`` and, where they are stored, ``NAME.mins``.
+        sources: How each of these inputs is got from a checkpoint, by name, with a ``*`` for the repetition. Weights
+            that the checkpoint does not hold (constants of the model) are not among them.
+    """
+
+    program: Program
+    sources: Mapping[str, WeightSource]
+
+
+def apply_recipe(
+    program: Program, recipe: Recipe, formats: Mapping[str, str], dims: Mapping[str, tuple[str, ...]]
+) -> Prepared:
+    """Insert a recipe's roundings, and weights as they are stored.
+
+    Args:
+        program: In float32.
+        recipe: The numbers.
+        formats: How the checkpoint stores each weight, by full name (see ``stored_formats``).
+        dims: The axis of each dimension of each weight, names of repeated ones with a ``*``
+            (``Captured.dims``).
+    """
+    parts, sources = [], {}
+    for part in program.parts:
+        rewriter = _Rewriter(part, recipe, _forms(part, formats), dims)
+        graph = rewriter.run()
+        parts.append(replace(part, graph=graph))
+        sources.update({name: s for name, s in rewriter.weights.sources.items() if name in graph.inputs})
+    return Prepared(Program(tuple(parts)), sources)
+
+
+def _forms(part: Part, formats: Mapping[str, str]) -> dict[str, Form]:
+    """The form of each weight of a part, if the checkpoint holds it."""
+    forms = {}
+    for name, declared in part.graph.inputs.items():
+        full = [bind(name, repeat) for repeat in part.repeats]
+        if declared.kind is Kind.WEIGHT and all(each in formats for each in full):
+            forms[name] = form_of(formats[each] for each in full)
+    return forms
+
+
+class _Selected(NamedTuple):
+    """Rows of a weight.
+
+    Attributes:
+        name: Of the weight.
+        rows: By axis, their indices in the new graph.
+        along: What the axis that is cut into blocks is called.
+    """
+
+    name: str
+    rows: dict[str, int]
+    along: str
+
+
+class _Rewriter:
+    """Writes one graph anew."""
+
+    def __init__(
+        self, part: Part, recipe: Recipe, forms: Mapping[str, Form], dims: Mapping[str, tuple[str, ...]]
+    ) -> None:
+        self.graph, self.recipe = part.graph, recipe
+        self.facts = Facts(part.graph)
+        self.builder = Builder(dict(part.graph.axes))
+        self.weights = Weights(self.builder, forms, dims, recipe.block)
+        self.new: list[int] = []
+        self.rounded = {c.left: c.axis for c in self._of_state()} if recipe.attention == "bf16" else {}
+
+    def run(self) -> Graph:
+        for name, kind in self.graph.states.items():
+            self.builder.state(name, self._state_dtype(name), kind.axes)
+        for at, node in enumerate(self.graph.nodes):
+            self.new.append(self._node(at, node))
+        outputs = {name: (self.new[at], full.axes) for name, (at, full) in self.graph.outputs.items()}
+        return self.builder.graph(outputs, [self._write(write) for write in self.graph.writes])
+
+    def _of_state(self) -> list[Contraction]:
+        """The products of attention."""
+        return [c for c in self.facts.contractions.values() if self._is_state(c.right)]
+
+    def _is_state(self, at: int) -> bool:
+        node = self.facts.node(at)
+        if node.op is Op.INPUT:
+            return self.graph.inputs[str(node.attrs[0])].kind is Kind.STATE
+        return node.op in (Op.CAST, Op.GATHER) and self._is_state(node.args[0])
+
+    def _state_dtype(self, name: str) -> DType:
+        dtype = self.graph.states[name].dtype
+        kept = name.startswith(KEPT_STATES) and dtype is DType.F32
+        return DType.BF16 if kept and self.recipe.states == "bf16" else dtype
+
+    def _write(self, write: Write) -> Write:
+        value, dtype = self.new[write.value], self._state_dtype(write.state)
+        if self.builder.types[value].dtype is not dtype:
+            value = self.builder.cast(value, dtype)
+        return Write(write.state, write.axes, tuple(self.new[i] for i in write.indices), value)
+
+    def _node(self, at: int, node: Node) -> int:
+        if node.op is Op.INPUT:
+            return self._read(str(node.attrs[0]))
+        found = self._weight(at) if node.op is Op.GATHER else None
+        if found is not None:
+            return f32(self.builder, self.weights.value(*found))
+        args = tuple(self.new[a] for a in node.args)
+        if at in self.facts.contractions:
+            args = (self._product(self.facts.contractions[at]), *args[1:])
+        elif node.op is Op.FOLD and node.attrs[:2] == ("sum", self.rounded.get(node.args[0])):
+            # What the weights of attention are divided by is the sum of those that are multiplied.
+            args = (rounded_bf16(self.builder, args[0]), *args[1:])
+        return self.builder.node(node.op, node.attrs, args)
+
+    def _read(self, name: str) -> int:
+        declared, b = self.graph.inputs[name], self.builder
+        if declared.kind is Kind.STATE:
+            wanted = declared.type.dtype
+            read = b.read(declared.state, declared.version)
+            return read if b.types[read].dtype is wanted else b.cast(read, wanted)
+        if name in self.weights.forms:
+            return f32(b, self.weights.value(name, {}, self.weights.dims[name][-1]))
+        return b.input(name, declared.type.dtype, declared.type.axes, declared.kind)
+
+    def _weight(self, at: int) -> _Selected | None:
+        """The weight that a value is, or is a selection of rows of."""
+        at = self.facts.behind(at)
+        node, index = self.facts.node(at), {}
+        if node.op is Op.GATHER:
+            index = dict(zip(selected_axes(node), node.args[1:], strict=True))
+            node = self.facts.node(node.args[0])
+        name = str(node.attrs[0]) if node.op is Op.INPUT else ""
+        if name not in self.weights.forms:
+            return None
+        along = k = self.weights.dims[name][-1]
+        if k in index:
+            renamed = self.facts.node(index.pop(k))
+            if renamed.op is not Op.IOTA or renamed.attrs[1] != 1:
+                return None
+            along = str(renamed.attrs[0])
+        return _Selected(name, {axis: self.new[i] for axis, i in index.items()}, along)
+
+    def _product(self, found: Contraction) -> int:
+        """The elementwise product of both sides, rounded."""
+        b, left, right = self.builder, self.new[found.left], self.new[found.right]
+        if found.left in self.rounded:
+            return b.mul(rounded_bf16(b, left), right)
+        if self.facts.constant[found.left] or not self._is_weight(found.right):
+            return b.mul(left, right)
+        weight = self._weight(found.right)
+        if weight is None:
+            return self._rounded(left, right)
+        value, exact = self.weights.value(*weight), self.recipe.is_exact(weight.name)
+        if self.recipe.activations != "int8":
+            return b.mul(left, f32(b, value)) if exact else self._rounded(left, value)
+        if self.weights.forms[weight.name].blocks and weight.along == found.axis:
+            return b.mul(self._in_blocks(left, weight, exact), value)
+        return self._rounded(left, value)
+
+    def _is_weight(self, at: int) -> bool:
+        """Whether a value is constant, and made of weights of the checkpoint."""
+        if not self.facts.constant[at]:
+            return False
+        nodes = (self.facts.node(x) for x in self.facts.cone(at, frozenset()))
+        return any(node.op is Op.INPUT and node.attrs[0] in self.weights.forms for node in nodes)
+
+    def _rounded(self, left: int, right: int) -> int:
+        b = self.builder
+        if self.recipe.activations == "float32":
+            return b.mul(left, f32(b, right))
+        return b.mul(rounded_bf16(b, left), f32(b, rounded_bf16(b, right)))
+
+    def _in_blocks(self, left: int, weight: _Selected, exact: bool) -> int:
+        """Activations rounded to codes, a scale for each block."""
+        b = self.builder
+        axes = BlockAxes.of(b, self.weights.dims[weight.name][-1], self.recipe.block)
+        cut = axes.cut(b, f32(b, left), weight.along)
+        if exact:
+            rounded = rounded_16_bits(b, cut, axes.inside)
+        elif self.recipe.asymmetric:
+            rounded = rounded_asymmetric(b, cut, axes.inside)
+        else:
+            rounded = rounded_symmetric(b, cut, axes.inside)
+        return axes.join(b, rounded, weight.along)
