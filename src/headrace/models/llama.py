@@ -130,6 +130,20 @@ class LlamaModel(nn.Module):
         return nn.functional.linear(hidden, head.weight).float()
 
 
+def skeleton(checkpoint: Checkpoint) -> LlamaModel:
+    """The model without its weights: parameters on the meta device, buffers in memory. To look at, not to run.
+
+    Raises:
+        CheckpointError: As ``load_model``.
+    """
+    family_of(checkpoint.config, checkpoint.path)
+    config = parse_llama(checkpoint.config, checkpoint.path)
+    with torch.device("meta"):
+        model = LlamaModel(config).requires_grad_(requires_grad=False).eval()
+    model.register_buffer("frequencies", rope_frequencies(config.rope, config.head_dim), persistent=False)
+    return model
+
+
 def load_model(
     checkpoint: Checkpoint,
     dtype: torch.dtype = torch.float32,

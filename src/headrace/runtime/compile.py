@@ -1,0 +1,147 @@
+"""A checkpoint to a compiled program: captured, rewritten, put into a recipe's numbers, scheduled, written as C."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.compiler.codegen.program import Array, ProgramSource, generate
+from headrace.compiler.constants import fold_constants
+from headrace.compiler.interpret import bind
+from headrace.compiler.ir import BITS, DType, Graph, Part, Program
+from headrace.compiler.rules.optimize import optimize
+from headrace.compiler.rules.program import Assumptions, Blocks
+from headrace.compiler.schedule.plan import plan_part
+from headrace.models.checkpoint import Checkpoint
+from headrace.models.spec import ModelSpec
+from headrace.quant.apply import apply_recipe
+from headrace.quant.recipes import Recipe
+from headrace.quant.weights import WeightSource, load_weight, stored_formats
+from headrace.runtime.state_layout import PAGE_TOKENS
+
+BLOCK_TOKENS = 256
+BLOCKS = Blocks("S", BLOCK_TOKENS, "NB")
+# What costs are counted with: a step that decodes some sequences and prefills one.
+TYPICAL = {"T": 64, "B": 8, "S": 512, "NB": 2, "P": 32, "N": 1024, "R": 8}
+
+Report = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledModel:
+    """A model's program, and how its weights are got.
+
+    Attributes:
+        source: The C file and what it is called with.
+        extents: Of each weight, the lengths of its axes.
+        made: Weights that are computed from others, and how.
+        sources: How the others are got from the checkpoint.
+        constants: Weights that no checkpoint holds, such as rope's frequencies.
+        rules: How often each rewrite rule shows in the result.
+        page_bytes: Bytes of a page of state.
+        state_offsets: First byte in a page of each state, repetition by repetition.
+    """
+
+    source: ProgramSource
+    extents: Mapping[str, Mapping[str, int]]
+    made: Mapping[str, Graph]
+    sources: Mapping[str, WeightSource]
+    constants: Mapping[str, npt.NDArray[Any]]
+    rules: Mapping[str, int]
+    page_bytes: int
+    state_offsets: tuple[int, ...]
+
+    def load(self, checkpoint: Checkpoint) -> Callable[[str], npt.NDArray[Any]]:
+        """How a stored weight is read by its full name."""
+        repeats = {r for weight in self.source.arrays.weights.values() for r in weight.repeats}
+        by_name = {bind(name, r): (source, r) for name, source in self.sources.items() for r in repeats}
+
+        def read(name: str) -> npt.NDArray[Any]:
+            if name in self.constants:
+                return self.constants[name]
+            source, repeat = by_name[name]
+            return load_weight(checkpoint, source, repeat)
+
+        return read
+
+
+@dataclass(slots=True)
+class _Work:
+    rules: dict[str, int] = field(default_factory=dict)
+    extents: dict[str, dict[str, int]] = field(default_factory=dict)
+    made: dict[str, Graph] = field(default_factory=dict)
+
+
+def compile_model(
+    checkpoint: Checkpoint, spec: ModelSpec, recipe: Recipe, report: Report = lambda what: None
+) -> CompiledModel:
+    """Compile a model. PyTorch is imported.
+
+    Args:
+        checkpoint: The model.
+        spec: Its dimensions.
+        recipe: The numbers to compute with.
+        report: Called with what is done next.
+
+    Raises:
+        Unsupported: The model cannot be captured.
+        CannotEmit: There is no code for its schedule.
+    """
+    from headrace.compiler.capture import capture_model
+    from headrace.models.llama import skeleton
+
+    report("capturing the model")
+    captured = capture_model(skeleton(checkpoint))
+    work = _Work()
+    assumptions = Assumptions(blocks=(BLOCKS,))
+    report("rewriting")
+    plain = Program(tuple(_rewritten(part, assumptions, work) for part in captured.program.parts))
+    prepared = apply_recipe(plain, recipe, stored_formats(checkpoint), captured.dims)
+    report("scheduling")
+    maxima = {"NB": -(-spec.context_length // BLOCK_TOKENS), "P": -(-spec.context_length // PAGE_TOKENS)}
+    planned = []
+    for part in prepared.program.parts:
+        folded = fold_constants(_rewritten(part, assumptions, work).graph)
+        work.made |= folded.made
+        work.extents |= {
+            name: {a: int(folded.graph.axes[a].extent) for a in declared.type.axes}
+            for name, declared in folded.graph.inputs.items()
+            if declared.kind == "weight"
+        }
+        planned.append(
+            (
+                Part(part.name, folded.graph, part.repeats),
+                plan_part(folded.graph, maxima, PAGE_TOKENS, len(part.repeats)),
+            )
+        )
+    source = generate(planned, maxima)
+    page_bytes, offsets = _page(source)
+    return CompiledModel(
+        source, work.extents, work.made, prepared.sources, captured.constants, work.rules, page_bytes, offsets
+    )
+
+
+def _rewritten(part: Part, assumptions: Assumptions, work: _Work) -> Part:
+    graph, rules = optimize(part.graph, assumptions, TYPICAL)
+    for rule, count in rules.items():
+        work.rules[rule] = work.rules.get(rule, 0) + count
+    return Part(part.name, graph, part.repeats)
+
+
+def _page(source: ProgramSource) -> tuple[int, tuple[int, ...]]:
+    """Bytes of a page, and where in it each state of each repetition lies."""
+    states = list(source.arrays.states.values())
+    sizes = [_share(state) for state in states]
+    repetitions = max((len(state.repeats) for state in states), default=1)
+    offsets = np.cumsum([0, *(sizes * repetitions)])
+    return int(offsets[-1]), tuple(int(x) for x in offsets[:-1])
+
+
+def _share(state: Array) -> int:
+    """Bytes that one repetition's state has in a page."""
+    return math.prod(p.extent for p in state.layout.pieces[1:]) * BITS[DType(state.dtype)] // 8

@@ -1,0 +1,125 @@
+"""A program's weights as it wants them: computed once, laid out as its loops come to them, side by side in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.compiler.codegen.layout import pack
+from headrace.compiler.codegen.program import Array
+from headrace.compiler.interpret import bind, interpret, storage
+from headrace.compiler.ir import DType, Graph
+from headrace.runtime.native_program import SLACK, aligned
+
+Load = Callable[[str], npt.NDArray[Any]]
+Progress = Callable[[int, int], None]
+ALIGNMENT = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a weight lies in the block.
+
+    Attributes:
+        name: In full.
+        array: Its form.
+        begin: Its first byte.
+        size: Its bytes.
+    """
+
+    name: str
+    array: Array
+    begin: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Directory:
+    """Where all weights lie.
+
+    Attributes:
+        places: Each weight once.
+        table: Of each repetition, the weights in the order of the program's table; None where it has no such weight.
+        size: Bytes of the block.
+    """
+
+    places: tuple[Place, ...]
+    table: tuple[Place | None, ...]
+    size: int
+
+
+def directory(weights: Sequence[Array], extents: Mapping[str, Mapping[str, int]]) -> Directory:
+    """Lay weights out in a block, repetition by repetition, in the order in which they are read.
+
+    Args:
+        weights: The program's.
+        extents: Of each weight, its axes' lengths.
+    """
+    repetitions = max((len(w.repeats) for w in weights), default=1)
+    places: dict[str, Place] = {}
+    table: list[Place | None] = []
+    at = 0
+    for n in range(repetitions):
+        for weight in weights:
+            if n >= len(weight.repeats):
+                table.append(None)
+                continue
+            name = bind(weight.name, weight.repeats[n])
+            if name not in places:
+                size = weight.layout.nbytes(weight.dtype, extents[weight.name])
+                places[name] = Place(name, weight, at, size)
+                at += -(-(size + SLACK) // ALIGNMENT) * ALIGNMENT
+            table.append(places[name])
+    return Directory(tuple(places.values()), tuple(table), at)
+
+
+def fill(
+    where: Directory, made: Mapping[str, Graph], load: Load, progress: Progress | None = None
+) -> npt.NDArray[np.uint8]:
+    """Compute and pack all weights.
+
+    Args:
+        where: Their places.
+        made: Name (with ``*``) of each weight that is computed from others, to the graph that does it.
+        load: Reads a stored weight by its full name, its axes in the order of their names.
+        progress: Called after each with (bytes done, bytes in all).
+    """
+    block = aligned(where.size)
+    done = 0
+    for place in where.places:
+        values = _compute(place, made, load)
+        packed = pack(_bits(values, place.array.dtype), place.array.axes, place.array.layout)
+        block[place.begin : place.begin + packed.nbytes] = packed.view(np.uint8)
+        done += place.size
+        if progress is not None:
+            progress(done, where.size)
+    return block
+
+
+def addresses(where: Directory, block: npt.NDArray[np.uint8]) -> list[int]:
+    """The program's table of weights."""
+    base = block.ctypes.data
+    return [0 if place is None else base + place.begin for place in where.table]
+
+
+def _compute(place: Place, made: Mapping[str, Graph], load: Load) -> npt.NDArray[Any]:
+    graph = made.get(place.array.name)
+    if graph is None:
+        return load(place.name)
+    repeat = _repeat(place)
+    return interpret(graph, {name: load(bind(name, repeat)) for name in graph.inputs}, {})["value"]
+
+
+def _repeat(place: Place) -> str:
+    return next(r for r in place.array.repeats if bind(place.array.name, r) == place.name)
+
+
+def _bits(values: npt.NDArray[Any], dtype: DType) -> npt.NDArray[Any]:
+    """As memory holds them: bfloat16 as its upper halves."""
+    if dtype is DType.BF16 and values.dtype == np.float32:
+        return (values.view(np.uint32) >> 16).astype(np.uint16)
+    return np.asarray(values, np.uint16 if dtype is DType.BF16 else storage(dtype))
