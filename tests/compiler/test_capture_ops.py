@@ -13,6 +13,7 @@ from headrace.compiler.capture import Unsupported, capture_function
 from headrace.compiler.capture.arguments import Argument
 from headrace.compiler.ir import Axis, Op
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")  # of torch.export itself
 few = settings(
     max_examples=3,
     deadline=None,
@@ -217,7 +218,8 @@ VIEWS = {
     "transposed_sum": lambda x: x[0, 0, :4, :4] + x[0, 0, :4, :4].T,
     "outer": lambda x: x[0, 0, 0, :, None] - x[0, 0, 0, None, :],
     "unsqueeze": lambda x: x.unsqueeze(2).squeeze(2)[None],
-    "constants": lambda x: x.new_zeros(2, 3) + torch.ones(3) + torch.full((2, 1), 4.0) + torch.zeros_like(x[0, 0, 0, 0]),
+    "constants": lambda x: x.new_zeros(2, 3) + torch.ones(3) + torch.full((2, 1), 4.0),
+    "like": lambda x: torch.zeros_like(x) + torch.full_like(x, 2),
     "movedim": lambda x: x.movedim(0, 2),
     "meshgrid": lambda x: torch.meshgrid(x[0, 0, 0], x[0, 0, :, 0], indexing="ij"),
     "pixel": lambda x: functional.pixel_shuffle(x.permute(0, 2, 3, 1), 2),

@@ -235,7 +235,10 @@ def _put(
     kept = [a for a in into_axes if a not in selected]
     axes = tuple(sorted({*kept, *(a for i in indices for a in run.graph.types[i].axes)}))
     index = {axis: run.aligned(at, axes) for axis, at in zip(selected, indices, strict=True)}
-    picks = tuple(index[a] if a in index else align(np.arange(run.extent(a)), (a,), axes) for a in into_axes)
+    picks = tuple(
+        np.clip(index[a], 0, run.extent(a) - 1) if a in index else align(np.arange(run.extent(a)), (a,), axes)
+        for a in into_axes
+    )
     into[picks] = run.full(value, axes)
 
 

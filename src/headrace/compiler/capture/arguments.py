@@ -27,6 +27,11 @@ EXAMPLES = ((7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47), (61, 59, 53, 67, 71
 aten = torch.ops.aten
 DECOMPOSED = (aten.gelu.default, aten.leaky_relu.default, aten.hardtanh.default)
 
+REFUSED_BY_EXPORT = (
+    UserError, DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode,
+    NotImplementedError,
+)  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class Argument:
@@ -75,7 +80,6 @@ def export(function: Any, arguments: Sequence[Argument], weights: nn.Module | No
             shapes = [[sizes.get(a.extent, a.extent) for a in argument.axes] for argument in arguments]
             examples = [torch.empty(s, dtype=a.dtype) for a, s in zip(arguments, shapes, strict=True)]  # type: ignore[arg-type]
         exported = torch.export.export(module, (examples,), dynamic_shapes=(dynamic,), strict=False)
-        table = torch.export.default_decompositions()
         decomposed: ExportedProgram = exported.run_decompositions(_decompositions())
         return decomposed
 
@@ -94,7 +98,7 @@ def _explained() -> Iterator[None]:
     """Turn what export says of a function that it cannot see through into our error."""
     try:
         yield
-    except (UserError, DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode) as error:
+    except REFUSED_BY_EXPORT as error:
         lines = [line.strip(" -") for line in str(error).splitlines()] or [type(error).__name__]
         raise Unsupported("the function", "", " ".join(lines[:2])) from error
 
