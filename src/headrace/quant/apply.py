@@ -126,17 +126,14 @@ class _Rewriter:
         return DType.BF16 if kept and self.recipe.states == "bf16" else dtype
 
     def _write(self, write: Write) -> Write:
-        value, dtype = self.new[write.value], self._state_dtype(write.state)
-        if self.builder.types[value].dtype is not dtype:
-            value = self.builder.cast(value, dtype)
+        value = self._cast(self.new[write.value], self._state_dtype(write.state))
         return Write(write.state, write.axes, tuple(self.new[i] for i in write.indices), value)
 
     def _node(self, at: int, node: Node) -> int:
         if node.op is Op.INPUT:
-            return self._read(str(node.attrs[0]))
-        found = self._weight(at) if node.op is Op.GATHER else None
-        if found is not None:
-            return f32(self.builder, self.weights.value(*found))
+            return self._input(str(node.attrs[0]))
+        if node.op is Op.GATHER:
+            return self._selection(at, node)
         args = tuple(self.new[a] for a in node.args)
         if at in self.facts.contractions:
             args = (self._product(self.facts.contractions[at]), *args[1:])
@@ -145,15 +142,28 @@ class _Rewriter:
             args = (rounded_bf16(self.builder, args[0]), *args[1:])
         return self.builder.node(node.op, node.attrs, args)
 
-    def _read(self, name: str) -> int:
+    def _input(self, name: str) -> int:
         declared, b = self.graph.inputs[name], self.builder
         if declared.kind is Kind.STATE:
-            wanted = declared.type.dtype
-            read = b.read(declared.state, declared.version)
-            return read if b.types[read].dtype is wanted else b.cast(read, wanted)
+            return self._cast(b.read(declared.state, declared.version), declared.type.dtype)
         if name in self.weights.forms:
             return f32(b, self.weights.value(name, {}, self.weights.dims[name][-1]))
         return b.input(name, declared.type.dtype, declared.type.axes, declared.kind)
+
+    def _selection(self, at: int, node: Node) -> int:
+        """Stored numbers are selected before they are widened."""
+        b, weight, source = self.builder, self._weight(at), self.facts.node(node.args[0])
+        if weight is not None:
+            return f32(b, self.weights.value(*weight))
+        declared = self.graph.inputs[str(source.attrs[0])] if source.op is Op.INPUT else None
+        if declared is not None and declared.kind is Kind.STATE:
+            read = b.read(declared.state, declared.version)
+            selected = b.node(Op.GATHER, node.attrs, (read, *(self.new[a] for a in node.args[1:])))
+            return self._cast(selected, declared.type.dtype)
+        return b.node(Op.GATHER, node.attrs, tuple(self.new[a] for a in node.args))
+
+    def _cast(self, at: int, dtype: DType) -> int:
+        return at if self.builder.types[at].dtype is dtype else self.builder.cast(at, dtype)
 
     def _weight(self, at: int) -> _Selected | None:
         """The weight that a value is, or is a selection of rows of."""

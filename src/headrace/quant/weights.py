@@ -155,7 +155,8 @@ def _mins(stored: StoredWeight, source: WeightSource, file: object) -> npt.NDArr
         return stored.mins
     assert stored.scales is not None
     # A power of two: exact unless it leaves the range.
-    mins = stored.scales * np.float16(MIN_FACTORS[stored.format])
+    with np.errstate(over="ignore"):
+        mins = stored.scales * np.float16(MIN_FACTORS[stored.format])
     if not np.array_equal(np.isfinite(mins), np.isfinite(stored.scales)):
         raise CheckpointError(
             "a scale is too large to store its block's min beside it", file=file, tensor=source.tensor
