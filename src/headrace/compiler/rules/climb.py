@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from headrace.compiler.egraph import Choice, ClassId, Cost, EGraph, ENode, Space, cheapest
 from headrace.compiler.egraph.space import grow
@@ -21,36 +21,49 @@ def climb(graph: EGraph, choice: Choice, cost: Cost, sweeps: int = SWEEPS) -> Ch
         cost: Of a node without its children.
         sweeps: How often to try all of its classes, at most.
     """
-    spare = _best_anywhere(graph, choice.space, cost)
     total = choice.cost(cost)
     for _ in range(sweeps):
         before = total
+        spare = _best_besides(graph, choice, cost)
         for eclass in list(choice):
-            node = choice.get(eclass)
-            for option in choice.space.options[eclass] if node is not None else ():
-                if option != choice[eclass]:
-                    other = _changed(choice, eclass, option, spare)
-                    if other is not None and (price := other.cost(cost)) < total * (1 - GAIN):
-                        choice, total = other, price
-                        if eclass not in choice:
-                            break
+            for change in _changes(choice, eclass):
+                other = _changed(choice, change, spare)
+                if other is not None and (price := other.cost(cost)) < total * (1 - GAIN):
+                    choice, total = other, price
+                    break
         if total >= before * (1 - GAIN):
             break
     return choice
 
 
-def _best_anywhere(graph: EGraph, space: Space, cost: Cost) -> Mapping[ClassId, ENode]:
-    """A good node for every class that can be computed, whether the program needs it or not."""
-    return cheapest(Space(graph, tuple(space.options)), cost)
+def _best_besides(graph: EGraph, choice: Choice, cost: Cost) -> Mapping[ClassId, ENode]:
+    """A good node for every class that can be computed, if what the program does is there already."""
+
+    def added(eclass: ClassId, node: ENode) -> float:
+        return 0.0 if choice.get(eclass) == node else cost(eclass, node)
+
+    return cheapest(Space(graph, tuple(choice.space.options)), added)
 
 
-def _changed(choice: Choice, eclass: ClassId, option: ENode, spare: Mapping[ClassId, ENode]) -> Choice | None:
+def _changes(choice: Choice, eclass: ClassId) -> Iterator[dict[ClassId, ENode]]:
+    """Other nodes for a class, and with them other nodes for what they need that is new, if these need something that
+    is not: so that two ways to one end are left together."""
+    options = choice.space.options
+    for option in options[eclass] if eclass in choice else ():
+        if option != choice[eclass]:
+            yield {eclass: option}
+            for child in option.children:
+                if child not in choice:
+                    for node in options[child]:
+                        if any(below in choice for below in node.children):
+                            yield {eclass: option, child: node}
+
+
+def _changed(choice: Choice, change: Mapping[ClassId, ENode], spare: Mapping[ClassId, ENode]) -> Choice | None:
     options = choice.space.options
 
     def order(at: ClassId) -> Sequence[ENode]:
-        if at == eclass:
-            return (option,)
-        node = choice.get(at) or spare.get(at)
+        node = change.get(at) or choice.get(at) or spare.get(at)
         return options[at] if node is None else (node,)
 
     nodes = grow(choice.space, order)

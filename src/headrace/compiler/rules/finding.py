@@ -134,8 +134,8 @@ def iota_of(g: ProgramGraph, eclass: ClassId) -> tuple[str, int] | None:
 
 
 def factorings(g: ProgramGraph, eclass: ClassId, axis: str) -> list[tuple[ClassId, ...]]:
-    """Ways to write a class as a product, each sorted. Factors that depend on weights alone, or not on the axis, are
-    not taken apart."""
+    """Ways to write a class as a product, each sorted. Factors that do not depend on the axis are not taken apart; of
+    what depends on weights alone, only what does not depend on the axis is taken out."""
     start: tuple[ClassId, ...] = (g.find(eclass),)
     found = {start: None}
     todo = [start]
@@ -143,10 +143,12 @@ def factorings(g: ProgramGraph, eclass: ClassId, axis: str) -> list[tuple[ClassI
         factors = todo.pop(0)
         for at, factor in enumerate(factors):
             facts = g.facts(factor)
-            if facts.level < RUNTIME or axis not in facts.axes or len(factors) > 5:
+            if axis not in facts.axes or len(factors) > 5:
                 continue
             for node in nodes(g, factor, Op.MUL):
                 a, b = map(g.find, node.children)
+                if facts.level < RUNTIME and axis in g.facts(a).axes and axis in g.facts(b).axes:
+                    continue
                 finer = tuple(sorted((*factors[:at], *factors[at + 1 :], a, b)))
                 if factor not in (a, b) and finer not in found:
                     found[finer] = None
