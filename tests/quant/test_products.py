@@ -157,6 +157,26 @@ def test_selected_rows_and_renamed_axes_are_found(recipe):
     np.testing.assert_array_equal(got, wanted)
 
 
+@pytest.mark.parametrize("rows", [False, True])
+def test_factors_of_the_weight_go_back_to_the_activations(rows):
+    """A norm's weights, which rules may have made part of the next ones."""
+    b = Builder()
+    for name, extent in {"t": "T", "n": N, "m": N, "k": K}.items():
+        b.axis(name, extent)
+    norm, w = (b.input(name, DType.F32, axes, Kind.WEIGHT) for name, axes in {"norm": ["k"], "w": ["n", "k"]}.items())
+    w = b.mul(norm, w)
+    w = b.gather(w, {"n": b.iota("m")}) if rows else w
+    y = b.fold("sum", "k", b.mul(w, b.input("x", DType.F32, ["t", "k"])))
+    program = Program((Part("all", b.graph({"y": (y, ["t", "m" if rows else "n"])})),))
+    scale = RNG.normal(size=K).astype(F)
+    held = {"w": stored(RNG.normal(size=(N, K)).astype(F), "q4_1"), "norm": stored(scale, "f32")}
+    checkpoint, recipe, x = HeldCheckpoint(held), RECIPES["int8-all"], activations()
+    made = apply_recipe(program, recipe, stored_formats(checkpoint), DIMS | {"norm": ("k",)})
+    got = run(made.program.parts[0].graph, load_weights(checkpoint, made.sources), x)
+    wanted = simulated(recipe, x * scale, exact(held["w"]))
+    np.testing.assert_allclose(got, wanted, rtol=1e-6, atol=1e-6 * np.abs(wanted).max())
+
+
 def test_a_sum_over_another_axis_than_the_blocks():
     """``y[t, k] = sum over n of x[t, n] w[n, k]``: no scale stands outside of it, so nothing becomes int8."""
     b = Builder()
@@ -185,7 +205,8 @@ def rounding(kind, size):
     b = Builder()
     b.axis("i", size)
     x = b.input("x", DType.F32, ["i"])
-    graph = b.graph({"y": (ROUNDINGS[kind][0](b, x, "i"), ["i"])})
+    made = ROUNDINGS[kind][0](b, x, "i")
+    graph = b.graph({"y": (b.add(*made) if isinstance(made, tuple) else made, ["i"])})
     return lambda values: interpret(graph, {"x": values}, {})["y"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import replace
 
 import gguf
@@ -14,7 +15,8 @@ from tiny import make
 from torch import nn
 
 from headrace.compiler.capture import capture_model
-from headrace.compiler.ir import BITS, DType, Kind, Op
+from headrace.compiler.ir import BITS, DType, Kind, Op, Program
+from headrace.compiler.rules.optimize import optimize
 from headrace.compiler.schedule.facts import Facts
 from headrace.errors import CheckpointError, InvalidInput
 from headrace.models.llama import load_model
@@ -171,6 +173,23 @@ def test_every_product_with_a_weight_is_in_blocks(models):
             if declared.kind is Kind.WEIGHT and "proj" in name:
                 assert name.endswith((".codes", ".scales"))
     assert {s.dtype for s in made.sources.values()} == {DType.U4, DType.F16, DType.F32}
+
+
+def test_after_rules(models):
+    """What rules made of the model before has the same products, and loses as little."""
+    model = models["q4_1"]
+    given = model.captured.program.parts
+    parts = tuple(replace(part, graph=optimize(part.graph)[0]) for part in given)
+    assert parts[1].graph != given[1].graph
+    moved = copy(model)
+    moved.captured = replace(model.captured, program=Program(parts))
+    for name, casts in {"int8-all": [0, 4, 1], "int8": [0, 4, 2]}.items():
+        graphs = [part.graph for part in moved.prepared(RECIPES[name]).program.parts]
+        assert [sum(n.op is Op.CAST and n.attrs == ("i8",) for n in g.nodes) for g in graphs] == casts
+    wanted = logits(model.under(RECIPES["float32"], exact=True))
+    for recipe in (RECIPES["float32"], RECIPES["int8"]):
+        loss = np.sqrt(np.square(logits(moved.under(recipe)) - wanted).mean()) / wanted.std()
+        assert loss < LOSS[recipe.name]
 
 
 def test_constants_of_the_model_are_no_weights_of_the_checkpoint(models):

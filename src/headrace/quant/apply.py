@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from headrace.compiler.interpret import bind
-from headrace.compiler.ir import Builder, DType, Graph, Kind, Node, Op, Part, Program, Write, selected_axes
+from headrace.compiler.ir import Builder, DType, Graph, Kind, Node, Op, Part, Program, Write
 from headrace.compiler.schedule.facts import Contraction, Facts
 from headrace.quant.products import (
     BlockAxes,
@@ -24,6 +23,7 @@ from headrace.quant.products import (
     rounded_symmetric,
 )
 from headrace.quant.recipes import Recipe
+from headrace.quant.selection import Selection, Selections
 from headrace.quant.weights import Form, WeightSource, form_of
 
 KEPT_STATES = ("keys", "values")
@@ -75,20 +75,6 @@ def _forms(part: Part, formats: Mapping[str, str]) -> dict[str, Form]:
     return forms
 
 
-class _Selected(NamedTuple):
-    """Rows of a weight.
-
-    Attributes:
-        name: Of the weight.
-        rows: By axis, their indices in the new graph.
-        along: What the axis that is cut into blocks is called.
-    """
-
-    name: str
-    rows: dict[str, int]
-    along: str
-
-
 class _Rewriter:
     """Writes one graph anew."""
 
@@ -99,6 +85,7 @@ class _Rewriter:
         self.facts = Facts(part.graph)
         self.builder = Builder(dict(part.graph.axes))
         self.weights = Weights(self.builder, forms, dims, recipe.block)
+        self.selections = Selections(self.facts, {name: dims[name][-1] for name in forms})
         self.new: list[int] = []
         self.rounded = {c.left: c.axis for c in self._of_state()} if recipe.attention == "bf16" else {}
 
@@ -136,8 +123,10 @@ class _Rewriter:
             return self._selection(at, node)
         args = tuple(self.new[a] for a in node.args)
         if at in self.facts.contractions:
-            args = (self._product(self.facts.contractions[at]), *args[1:])
-        elif node.op is Op.FOLD and node.attrs[:2] == ("sum", self.rounded.get(node.args[0])):
+            terms = self._products(self.facts.contractions[at])
+            sums = [self.builder.node(Op.FOLD, node.attrs, (term, *args[1:])) for term in terms]
+            return sums[0] if len(sums) == 1 else self.builder.add(*sums)
+        if node.op is Op.FOLD and node.attrs[:2] == ("sum", self.rounded.get(node.args[0])):
             # What the weights of attention are divided by is the sum of those that are multiplied.
             args = (rounded_bf16(self.builder, args[0]), *args[1:])
         return self.builder.node(node.op, node.attrs, args)
@@ -152,9 +141,9 @@ class _Rewriter:
 
     def _selection(self, at: int, node: Node) -> int:
         """Stored numbers are selected before they are widened."""
-        b, weight, source = self.builder, self._weight(at), self.facts.node(node.args[0])
+        b, weight, source = self.builder, self.selections.of(at), self.facts.node(node.args[0])
         if weight is not None:
-            return f32(b, self.weights.value(*weight))
+            return f32(b, self._value(weight))
         declared = self.graph.inputs[str(source.attrs[0])] if source.op is Op.INPUT else None
         if declared is not None and declared.kind is Kind.STATE:
             read = b.read(declared.state, declared.version)
@@ -165,63 +154,42 @@ class _Rewriter:
     def _cast(self, at: int, dtype: DType) -> int:
         return at if self.builder.types[at].dtype is dtype else self.builder.cast(at, dtype)
 
-    def _weight(self, at: int) -> _Selected | None:
-        """The weight that a value is, or is a selection of rows of."""
-        at = self.facts.behind(at)
-        node, index = self.facts.node(at), {}
-        if node.op is Op.GATHER:
-            index = dict(zip(selected_axes(node), node.args[1:], strict=True))
-            node = self.facts.node(node.args[0])
-        name = str(node.attrs[0]) if node.op is Op.INPUT else ""
-        if name not in self.weights.forms:
-            return None
-        along = k = self.weights.dims[name][-1]
-        if k in index:
-            renamed = self.facts.node(index.pop(k))
-            if renamed.op is not Op.IOTA or renamed.attrs[1] != 1:
-                return None
-            along = str(renamed.attrs[0])
-        return _Selected(name, {axis: self.new[i] for axis, i in index.items()}, along)
+    def _value(self, weight: Selection) -> int:
+        return self.weights.value(weight.name, {axis: self.new[i] for axis, i in weight.rows.items()}, weight.along)
 
-    def _product(self, found: Contraction) -> int:
-        """The elementwise product of both sides, rounded."""
+    def _products(self, found: Contraction) -> list[int]:
+        """The elementwise product of both sides, rounded, as a sum of so many terms."""
         b, left, right = self.builder, self.new[found.left], self.new[found.right]
         if found.left in self.rounded:
-            return b.mul(rounded_bf16(b, left), right)
-        if self.facts.constant[found.left] or not self._is_weight(found.right):
-            return b.mul(left, right)
-        weight = self._weight(found.right)
-        if weight is None:
-            return self._rounded(left, right)
-        value, exact = self.weights.value(*weight), self.recipe.is_exact(weight.name)
-        if self.recipe.activations != "int8":
-            return b.mul(left, f32(b, value)) if exact else self._rounded(left, value)
-        if self.weights.forms[weight.name].blocks and weight.along == found.axis:
-            return b.mul(self._in_blocks(left, weight, exact), value)
-        return self._rounded(left, value)
+            return [b.mul(rounded_bf16(b, left), right)]
+        if self.facts.constant[found.left] or not self.selections.made_of_weights(found.right):
+            return [b.mul(left, right)]
+        if self.recipe.activations == "int8":
+            weight = self.selections.times_factors(found)
+            if weight is not None and self.weights.forms[weight.name].blocks:
+                return [b.mul(x, self._value(weight)) for x in self._in_blocks(left, weight)]
+            return [self._in_bf16(left, right, found)]
+        weight = self.selections.of(found.right)
+        if self.recipe.activations == "float32" or (weight and self.recipe.is_exact(weight.name)):
+            return [b.mul(left, right)]
+        return [self._in_bf16(left, right, found)]
 
-    def _is_weight(self, at: int) -> bool:
-        """Whether a value is constant, and made of weights of the checkpoint."""
-        if not self.facts.constant[at]:
-            return False
-        nodes = (self.facts.node(x) for x in self.facts.cone(at, frozenset()))
-        return any(node.op is Op.INPUT and node.attrs[0] in self.weights.forms for node in nodes)
+    def _in_bf16(self, left: int, right: int, found: Contraction) -> int:
+        b, weight = self.builder, self.selections.of(found.right)
+        value = right if weight is None else self._value(weight)  # not widened, if it is stored in bf16
+        return b.mul(rounded_bf16(b, left), f32(b, rounded_bf16(b, value)))
 
-    def _rounded(self, left: int, right: int) -> int:
+    def _in_blocks(self, left: int, weight: Selection) -> list[int]:
+        """Activations rounded to codes, a scale for each block, as a sum of so many terms."""
         b = self.builder
-        if self.recipe.activations == "float32":
-            return b.mul(left, f32(b, right))
-        return b.mul(rounded_bf16(b, left), f32(b, rounded_bf16(b, right)))
-
-    def _in_blocks(self, left: int, weight: _Selected, exact: bool) -> int:
-        """Activations rounded to codes, a scale for each block."""
-        b = self.builder
+        for factor in weight.factors:
+            left = b.mul(left, self.new[factor])
         axes = BlockAxes.of(b, self.weights.dims[weight.name][-1], self.recipe.block)
         cut = axes.cut(b, f32(b, left), weight.along)
-        if exact:
+        if self.recipe.is_exact(weight.name):
             rounded = rounded_16_bits(b, cut, axes.inside)
         elif self.recipe.asymmetric:
-            rounded = rounded_asymmetric(b, cut, axes.inside)
+            rounded = (rounded_asymmetric(b, cut, axes.inside),)
         else:
-            rounded = rounded_symmetric(b, cut, axes.inside)
-        return axes.join(b, rounded, weight.along)
+            rounded = (rounded_symmetric(b, cut, axes.inside),)
+        return [axes.join(b, x, weight.along) for x in rounded]

@@ -106,8 +106,10 @@ def rounded_symmetric(b: Builder, x: int, inside: str) -> int:
     return b.mul(scale, f32(b, b.cast(b.mul(x, b.recip(scale)), DType.I8)))
 
 
-def rounded_16_bits(b: Builder, x: int, inside: str) -> int:
-    """Rounded to one of 65,025 values, as two int8 digits to base 256.
+def rounded_16_bits(b: Builder, x: int, inside: str) -> tuple[int, ...]:
+    """Rounded to one of 65,025 values: the sum of two int8 digits to base 256, each with its scale.
+
+    They are two terms, so that each has a product with the weights' codes.
 
     The largest code is 127 * 256, so that the high digit is at most 127. A quarter is added before the high digit is
     rounded: a tie would be rounded to the even side, and half of the low digits that are left would be 128.
@@ -116,7 +118,7 @@ def rounded_16_bits(b: Builder, x: int, inside: str) -> int:
     code = f32(b, b.cast(b.mul(x, b.recip(scale)), DType.I32))
     high = f32(b, b.cast(b.mul(b.add(code, _number(b, 0.25)), _number(b, 1 / 256)), DType.I8))
     low = f32(b, b.cast(b.add(code, b.mul(high, _number(b, -256))), DType.I8))
-    return b.mul(scale, b.add(b.mul(high, _number(b, 256)), low))
+    return b.mul(b.mul(scale, _number(b, 256)), high), b.mul(scale, low)
 
 
 class Weights:
