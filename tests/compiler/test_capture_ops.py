@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hypothesis.strategies as st
+import numpy as np
 import pytest
 import torch
-from captured import check
+from captured import arguments_of, check, run_function
 from hypothesis import HealthCheck, Phase, given, settings
 from torch.nn import functional
 
@@ -364,3 +365,51 @@ def test_unsupported_names_operation_and_line(name):
         capture_function(UNSUPPORTED[name], arguments)
     assert "test_capture_ops.py" in str(caught.value)
     assert caught.value.op in str(caught.value)
+
+
+def test_a_changed_copy_of_a_state_is_refused():
+    """It looks like a write in the exported program, and is none."""
+    state, at = torch.randn(5, 2), torch.tensor([1])
+    with pytest.raises(Unsupported, match="a changed copy"):
+        check(lambda s, at: s.index_put((at,), s[:1] * 2), {"s": state, "at": at}, states=("s",), least=0)
+
+
+def test_an_argument_that_is_changed_is_refused():
+    with pytest.raises(Unsupported, match="changed otherwise"):
+        check(lambda x: x.mul_(2), {"x": torch.randn(3)})
+
+
+def test_constants_in_the_code_and_buffers():
+    class Scaled(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("scale", torch.tensor([2.0, 3.0, 5.0]))
+
+        def forward(self, x):
+            return x * self.scale + torch.tensor([1.0, 10.0, 100.0])
+
+    module, x = Scaled(), torch.randn(4, 3)
+    captured = capture_function(module, arguments_of({"x": x}))
+    assert captured.constants["scale"].tolist() == [2, 3, 5]
+    np.testing.assert_allclose(run_function(captured, {"x": x})["result"], module(x), rtol=1e-6)
+
+
+def test_symbols_may_have_any_length():
+    """Exported with two sizes, right at all others, one included."""
+
+    def mixed(x, y):
+        joined = x[:, None, :] + y[None, :, :]
+        return joined.softmax(1).sum(0) * x.shape[0], joined.mean(0), torch.arange(y.shape[0]) * 2, x @ y.T
+
+    x, y = torch.randn(5, 4), torch.randn(6, 4)
+    captured = capture_function(mixed, arguments_of({"x": x, "y": y}, symbols=(5, 6)), [f"o{i}" for i in range(4)])
+    for n, m in ((1, 1), (1, 3), (9, 1), (2, 8)):
+        x, y = torch.randn(n, 4), torch.randn(m, 4)
+        got = run_function(captured, {"x": x, "y": y}, {"S5": n, "S6": m})
+        for wanted, name in zip(mixed(x, y), got, strict=True):
+            np.testing.assert_allclose(got[name], wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_sizes_that_decide_are_refused():
+    with pytest.raises(Unsupported, match="S5"):
+        check(lambda x: x * 2 if x.shape[0] > 3 else x, {"x": torch.randn(5)}, symbols=(5,))

@@ -34,7 +34,7 @@ def widen(program, inputs):
 def run_function(captured, tensors, sizes=None, *, exact=False):
     """A captured function's results in PyTorch's order of dimensions; states among the tensors are changed."""
     (part,) = captured.program.parts
-    inputs = arrange(captured, {n: np.array(t) for n, t in tensors.items()} | dict(captured.constants))
+    inputs = arrange(captured, {n: np.asarray(t) for n, t in tensors.items()} | dict(captured.constants))
     inputs = {n: np.array(a) for n, a in inputs.items()}
     if exact:
         inputs = widen(captured.program, inputs)

@@ -13,7 +13,7 @@ from torch._decomp import decomposition_table
 from torch._dynamo.exc import UserError
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from torch.export import Dim, ExportedProgram
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, PendingUnbackedSymbolNotFound, ShapeEnv
 
 from headrace.compiler.capture.contractions import KEPT
 from headrace.compiler.capture.errors import Unsupported
@@ -29,7 +29,7 @@ DECOMPOSED = (aten.gelu.default, aten.leaky_relu.default, aten.hardtanh.default)
 
 REFUSED_BY_EXPORT = (
     UserError, DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode,
-    NotImplementedError,
+    PendingUnbackedSymbolNotFound, NotImplementedError,
 )  # fmt: skip
 
 

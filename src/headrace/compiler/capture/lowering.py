@@ -221,6 +221,7 @@ class _Lowering:
     # --- what comes out
 
     def _results(self) -> None:
+        changed: set[str] = set()
         (output,) = [n for n in self.exported.graph.nodes if n.op == "output"]
         for spec, node in zip(self.exported.graph_signature.output_specs, output.args[0], strict=True):
             if spec.kind is OutputKind.USER_OUTPUT:
@@ -228,14 +229,19 @@ class _Lowering:
                     raise Unsupported("output", "", f"the function returns {node}, which is no tensor")
                 self.lowered.results.append(self._value(node))
             elif spec.kind is OutputKind.USER_INPUT_MUTATION:
-                self._check_mutation(node, str(spec.target))
+                changed.add(self._changed_state(node, str(spec.target)))
             else:
                 raise Unsupported("output", "", f"the function changes {spec.target} ({spec.kind.name})")
+        kept = {w.state for w in self.context.writes} - changed
+        if kept:
+            raise Unsupported("index_put", self.origin, f"a changed copy is made of the states {sorted(kept)}")
 
-    def _check_mutation(self, node: fx.Node, target: str) -> None:
+    def _changed_state(self, node: fx.Node, target: str) -> str:
+        """The state that a program changes, if all its writes made what the function leaves in it."""
         read = self.context.read_state(self.env[node])
         if read is None or read[1] != self.context.written(read[0]):
             raise Unsupported("copy_", self._where(node), f"the input {target} is changed otherwise than by index_put")
+        return read[0]
 
     def _where(self, node: fx.Node) -> str:
         """Module path and source line of a node, as far as they are known."""

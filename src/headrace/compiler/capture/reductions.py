@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from headrace.compiler.capture import elementwise, values
+from headrace.compiler.capture import functions, values
 from headrace.compiler.capture.context import Context, Lower
 from headrace.compiler.capture.errors import Refused
 from headrace.compiler.capture.values import Array
@@ -128,14 +128,14 @@ def _scan(reducer: str) -> Lower:
 def softmax(c: Context, x: Array, dim: int, half_to_float: bool = False) -> Array:
     """``exp(x - max) / sum(exp(x - max))``."""
     shifted, dims, d = _shifted(c, x, dim), x.dims, chosen(x, dim)
-    raised = Array(elementwise.exp(c, shifted), dims)
+    raised = Array(functions.exp(c, shifted), dims)
     return Array(c.draft.mul(raised.node, c.draft.recip(fold(c, "sum", raised, d))), dims)
 
 
 def _log_softmax(c: Context, x: Array, dim: int, half_to_float: bool = False) -> Array:
     shifted, d = _shifted(c, x, dim), chosen(x, dim)
-    total = fold(c, "sum", Array(elementwise.exp(c, shifted), x.dims), d)
-    ln2 = c.draft.const(1 / elementwise.LOG2_E, c.draft.dtype(total))
+    total = fold(c, "sum", Array(functions.exp(c, shifted), x.dims), d)
+    ln2 = c.draft.const(1 / functions.LOG2_E, c.draft.dtype(total))
     log = c.draft.mul(c.draft.log2(total), ln2)
     return Array(c.draft.add(shifted, values.negate(c.draft, log)), x.dims)
 

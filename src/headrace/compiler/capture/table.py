@@ -9,6 +9,7 @@ from headrace.compiler.capture import (
     contractions,
     creation,
     elementwise,
+    functions,
     indexing,
     norms,
     reductions,
@@ -18,6 +19,7 @@ from headrace.compiler.capture.context import Lower
 
 TABLE: dict[Any, Lower] = {
     **elementwise.TABLE,
+    **functions.TABLE,
     **comparisons.TABLE,
     **reductions.TABLE,
     **norms.TABLE,
