@@ -102,7 +102,9 @@ def test_sum_of_symbolic_length_stays_in_floating_point(b):
 
 def test_scale_that_differs_inside_of_a_block_stays(b):
     codes = b.cast(b.input("c", DType.I8, ["k"]), F32)
-    other = b.add(b.mul(f32(b, "d", "n"), b.cast(b.input("q", DType.U4, ["n", "k"], Kind.WEIGHT), F32)), f32(b, "m", "n"))
+    other = b.add(
+        b.mul(f32(b, "d", "n"), b.cast(b.input("q", DType.U4, ["n", "k"], Kind.WEIGHT), F32)), f32(b, "m", "n")
+    )
     for scale, expected in ((f32(b, "s", "t"), True), (f32(b, "s2", "k"), False)):
         product = b.mul(b.mul(scale, codes), other)
         assert fires(b, b.fold("sum", "k", product), "product of codes") is expected

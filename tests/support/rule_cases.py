@@ -334,7 +334,9 @@ def _(m):
 def _(m):
     b, k, n = m.b, m.axis(), m.axis(6)
     rest = m.axes(0, 1)
-    target = m.one_of([m.axis(3), m.axis(2)], [k], [m.axis()], [k, rest[0]] if rest and b.axes[rest[0]].extent == 1 else [k])
+    target = m.one_of(
+        [m.axis(3), m.axis(2)], [k], [m.axis()], [k, rest[0]] if rest and b.axes[rest[0]].extent == 1 else [k]
+    )
     x, w = m.runtime([k, *rest]), m.weight([n, k])
     bound = m.array(m.some(rest), I32, low=0, high=5) if m.maybe() else None
     y = b.fold(m.one_of("sum", "max"), k, b.mul(x, w), bound)
@@ -366,7 +368,11 @@ def _(m):
     else:
         factors = [b.mul(b.mul(factors[0], factors[1]), factors[2])]  # so that the weights are apart
     while len(factors) > 1:
-        factors = [b.mul(factors[0], factors[1]), *factors[2:]] if m.maybe() else [*factors[2:], b.mul(factors[1], factors[0])]
+        factors = (
+            [b.mul(factors[0], factors[1]), *factors[2:]]
+            if m.maybe()
+            else [*factors[2:], b.mul(factors[1], factors[0])]
+        )
     bound = m.array(m.some(rest), I32, low=0, high=5) if m.maybe() else None
     return m.wrapped(b.fold("sum", k, factors[0], bound))
 
@@ -488,7 +494,10 @@ def _(m):
     limit = m.array(m.some(rest), I32, low=-1, high=6)
     reducer, neutral = m.one_of(("max", -math.inf), ("sum", 0.0), ("prod", 1.0))
     x = m.floating([k, *rest])
-    kept = (b.select(b.less(limit, b.iota(k)), m.number(neutral), x), b.select(b.less(b.iota(k), limit), x, m.number(neutral)))
+    kept = (
+        b.select(b.less(limit, b.iota(k)), m.number(neutral), x),
+        b.select(b.less(b.iota(k), limit), x, m.number(neutral)),
+    )
     y = b.fold(reducer, k, m.one_of(*kept))
     return b.exp2(y) if reducer == "max" else y
 
@@ -548,3 +557,11 @@ def _(m):
     if m.maybe():
         p = b.mul(p, _along(m, s, m.some([t, m.axis()])))
     return b.fold("sum", s, p, bound)
+
+
+@case("merge products")
+def _(m):
+    b, k = m.b, m.axis()
+    x = m.runtime([k, *m.axes(0, 1)])
+    products = [b.fold("sum", k, b.mul(x, m.weight([k, m.axis()]))) for _ in range(m.integer(2, 3))]
+    return b.add(b.exp2(products[0]), products[-1]) if m.maybe() else b.max(b.add(*products[:2]), products[-1])

@@ -25,6 +25,9 @@ AT_LOAD = 1e-6
 INDEXING = 1e-3
 VIEW = 0.25
 REARRANGED = 6.0
+PRODUCT = 1.05
+"""Selecting from a product rather than from what it is made of: that is more likely to be in memory anyway."""
+
 FAR = 4.0
 """What is read along an axis of any length has to be kept in memory, and so has what is read again after a fold."""
 
@@ -82,7 +85,10 @@ class CostModel:
 
     def _operation(self, op: Op, node: ENode, own: Facts, args: list[Any], axes: frozenset[str]) -> float:
         if op is Op.GATHER:
-            return VIEW if args[0].view else REARRANGED
+            if args[0].view:
+                return VIEW
+            product = any(each.head.op == Op.MUL for each in self.graph.nodes(node.children[0]))
+            return REARRANGED * (PRODUCT if product else 1.0)
         if op is Op.CAST and own.view:
             return AT_LOAD
         price = COSTLY.get(op, 1.0)

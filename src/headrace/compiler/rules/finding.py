@@ -94,7 +94,7 @@ def _witness(holds: Holds) -> Witness:
 
 def nodes(g: ProgramGraph, eclass: ClassId, op: Op) -> list[ENode]:
     """The nodes of a class that do an operation."""
-    return [node for node in g.nodes(eclass) if node.head.op == op.value]
+    return [node for node in g.nodes(eclass) if node.head.op == op]
 
 
 def pairs(node: ENode) -> Iterator[tuple[ClassId, ClassId]]:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from headrace.compiler.egraph import ClassId, ENode, Match
+from headrace.compiler.egraph import ClassId, ENode
 from headrace.compiler.ir import ELEMENTWISE, INTEGERS, DType, Op
 from headrace.compiler.rules.finding import Bindings, iota_of, nodes, pairs, rule, selection
 from headrace.compiler.rules.program import ProgramGraph
@@ -54,14 +54,14 @@ class Affine(NamedTuple):
 
 
 def affine(g: ProgramGraph, eclass: ClassId, path: frozenset[ClassId] = frozenset()) -> Affine:
-    """A class in normal form: of all its forms the one with the fewest terms, and the fewest atoms but plain indices."""
+    """A class in normal form: of all its forms one with the fewest terms, and the fewest atoms but plain indices."""
     eclass = g.find(eclass)
     value = g.facts(eclass).const
     if value is not None:
         return Affine((), int(value))
-    known = g.forms.get(eclass)
-    if known is not None and known[0] == g.clock:
-        return known[1]
+    clock, known = g.forms.get(eclass, (-1, None))
+    if isinstance(known, Affine) and clock == g.clock:
+        return known
     itself = Affine(((eclass, 1),), 0)
     if eclass in path or nodes(g, eclass, Op.IOTA):
         return itself
@@ -243,8 +243,10 @@ def _find_short(g: ProgramGraph, root: ClassId, node: ENode) -> Iterator[Binding
 
 
 RULES = (
-    rule("order sum", THEME, "bit", (Op.ADD, Op.MUL), _find_sum, lambda g, m: write(g, m["form"], m["dtype"]), once=False),
-    rule("reduce remainder", THEME, "bit", (Op.MOD,), _find_remainder, lambda g, m: remainder(g, m["x"], m["n"]), once=False),
+    rule("order sum", THEME, "bit", (Op.ADD, Op.MUL), _find_sum,
+         lambda g, m: write(g, m["form"], m["dtype"]), once=False),
+    rule("reduce remainder", THEME, "bit", (Op.MOD,), _find_remainder,
+         lambda g, m: remainder(g, m["x"], m["n"]), once=False),
     rule("index of index", THEME, "bit", (Op.GATHER,), _find_index_of_index,
          lambda g, m: floored(g, m["axis"], m["divisor"], m["index"]), once=False),
     rule("only integer", THEME, "bit", (Op.IOTA, Op.MOD, Op.ADD, Op.MUL, Op.MAX), _find_short,

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from headrace.compiler.egraph import Choice, Limits, Rule, SaturationReport, Space, cheapest, saturate
 from headrace.compiler.ir import Graph
-from headrace.compiler.rules import algebra, attention, contraction, index, quantized, softmax, views
+from headrace.compiler.rules import algebra, attention, contraction, index, merging, quantized, softmax, views
 from headrace.compiler.rules.climb import climb
 from headrace.compiler.rules.cost import CostModel
+from headrace.compiler.rules.facts import RUNTIME
 from headrace.compiler.rules.program import Assumptions, ProgramGraph, read
 
 REARRANGE: tuple[Rule, ...] = (*algebra.RULES, *index.RULES, *views.RULES)
@@ -18,6 +19,10 @@ REDUCE: tuple[Rule, ...] = (*REARRANGE, *contraction.RULES, *quantized.RULES, *s
 EVERYTHING: tuple[Rule, ...] = (*REDUCE, *attention.RULES)
 PHASES: tuple[tuple[Rule, ...], ...] = (REDUCE, EVERYTHING)
 """What is cut into blocks should be in its best form before."""
+
+MERGING: tuple[tuple[Rule, ...], ...] = (*PHASES, merging.RULES)
+"""With contractions merged at the end, for a search to choose; were selections pushed on through what is merged, the
+graph would explode."""
 
 LIMITS = Limits(rounds=40, nodes=60_000, seconds=60.0, matches=1_000_000)
 
@@ -39,7 +44,8 @@ class Explored:
     def cheapest(self, sizes: Mapping[str, int] | None = None) -> Choice:
         """The program that costs least by counting, for some values of the symbols."""
         cost = CostModel(self.graph, sizes)
-        return climb(self.graph, cheapest(self.space, cost), cost)
+        at_run_time = lambda eclass: self.graph.facts(eclass).level == RUNTIME  # noqa: E731
+        return climb(self.graph, cheapest(self.space, cost), cost, at_run_time)
 
     def read(self, choice: Choice) -> Graph:
         """A program as a graph."""

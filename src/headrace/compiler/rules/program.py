@@ -118,6 +118,7 @@ class ProgramGraph(EGraph):
         write: How rules write nodes.
         searched: Each rule's reading of the clock when it last looked (see ``finding.py``).
         applied: What each rule was applied to.
+        joined: Axes along which weights were put one after the other (see ``merging.py``).
         forms: Normal forms of indices, each with the clock when it was made (see ``index.py``).
     """
 
@@ -132,6 +133,7 @@ class ProgramGraph(EGraph):
         self.write = Writer(self)
         self.searched: dict[str, int] = {}
         self.applied: dict[str, set[Hashable]] = {}
+        self.joined: set[str] = set()
         self.forms: dict[ClassId, tuple[int, Any]] = {}
         classes: list[ClassId] = []
         for node in source.nodes:
