@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -15,8 +16,14 @@ from headrace.engine.messages import ReplicaInfo
 from headrace.engine.scheduler import SchedulerLimits
 from headrace.errors import InvalidInput
 from headrace.memory.kv_memory import KvMemory
+from headrace.models.checkpoint import Checkpoint
 from headrace.models.families import load_spec
 from headrace.models.opening import open_checkpoint
+from headrace.models.spec import ModelSpec
+from headrace.quant.recipes import DEFAULT as DEFAULT_RECIPE
+from headrace.quant.recipes import recipe_named
+from headrace.runtime.batch import Executor
+from headrace.runtime.state_layout import PAGE_TOKENS
 
 MiB = 1 << 20
 DEFAULT_KV_SHARE = 0.25  # of the memory that is free once the weights are loaded
@@ -39,8 +46,9 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         path: A ``.gguf`` file or a folder of safetensors.
         name: The name that clients ask for.
-        executor: ``eager``, the PyTorch reference.
-        dtype: Element type of weights, activations and KV cache.
+        executor: ``compiled``: native code made for the model; ``eager``: the PyTorch reference.
+        dtype: Element type of weights, activations and KV cache, of the eager executor.
+        recipe: The numbers that the compiled executor computes with (see ``headrace.quant.recipes``).
         threads: Threads of the executor; None is one a core.
         context_length: Most tokens of a sequence; None is what model and KV memory allow.
         kv_memory: Bytes of KV memory; None is a quarter of the free memory, between 256 MiB and 4 GiB.
@@ -54,8 +62,9 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     path: str
     name: str
-    executor: Literal["eager"] = "eager"
+    executor: Literal["eager", "compiled"] = "eager"
     dtype: Literal["float32", "bfloat16"] = "float32"
+    recipe: str = DEFAULT_RECIPE
     threads: int | None = None
     context_length: int | None = None
     kv_memory: int | None = None
@@ -91,39 +100,22 @@ def build_engine(
         CheckpointError: The file cannot be used.
         InvalidInput: The KV memory or the context is too small or too large.
     """
-    # PyTorch's threads wait for each other by spinning, which collapses where other processes want the cores too;
-    # sleeping at once costs a third of the speed where none does (docs/benchmarks.md). So: spin shortly, then sleep.
-    # The setting (of GNU's OpenMP) is read when PyTorch is loaded.
-    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
-    # Imported late: PyTorch takes a second, and whoever only asks for help should not wait for it.
-    from headrace.models.llama import load_model
-    from headrace.runtime.eager import EagerExecutor, set_threads, torch_dtype
-
     checkpoint = open_checkpoint(Path(options.path))
     spec = load_spec(checkpoint, options.name)
-    threads = set_threads(options.threads or os.cpu_count() or 1)
-    model = load_model(checkpoint, torch_dtype(options.dtype), progress)
-    layout = EagerExecutor.layout_for(spec, torch_dtype(options.dtype))
+    prepare = _prepare_compiled if options.executor == "compiled" else _prepare_eager
+    prepared = prepare(options, checkpoint, spec, progress)
     kv_bytes = options.kv_memory if options.kv_memory is not None else _default_kv_bytes()
-    pages = kv_bytes // layout.page_bytes
-    kv_tokens = pages * layout.page_tokens
+    pages = kv_bytes // prepared.page_bytes
+    kv_tokens = pages * PAGE_TOKENS
     context = _context_length(options.context_length, spec.context_length, kv_tokens)
     memory = KvMemory(
         pages=pages,
-        page_bytes=layout.page_bytes,
-        page_tokens=layout.page_tokens,
+        page_bytes=prepared.page_bytes,
+        page_tokens=PAGE_TOKENS,
         prefix_cache=options.prefix_cache,
         poison=options.debug,
     )
-    executor = EagerExecutor(
-        model,
-        spec,
-        layout,
-        state=memory.arena.buffer,
-        page_table=memory.pool.page_table,
-        slots=options.max_running,
-        context_length=context,
-    )
+    executor = prepared.build(memory, context)
     limits = SchedulerLimits(
         slots=options.max_running,
         max_batch_tokens=options.max_batch_tokens,
@@ -132,16 +124,83 @@ def build_engine(
     engine = Engine(spec, executor, memory, limits, context_length=context, constraint_for=constraint_for)
     info = ReplicaInfo(
         model=options.name,
-        executor=f"{options.executor} {options.dtype}",
-        threads=threads,
+        executor=prepared.name,
+        threads=prepared.threads,
         context_length=context,
-        kv_tokens=memory.pool.capacity * layout.page_tokens,
-        page_tokens=layout.page_tokens,
+        kv_tokens=memory.pool.capacity * PAGE_TOKENS,
+        page_tokens=PAGE_TOKENS,
         pages=memory.pool.capacity,
         vocab_size=spec.vocab_size,
         max_running=options.max_running,
     )
     return engine, info
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """A model in memory, before there is memory for sequences.
+
+    Attributes:
+        name: Of the executor, for people.
+        threads: That it computes with.
+        page_bytes: Of a page of state.
+        build: Makes the executor, given the memory and the most tokens of a sequence.
+    """
+
+    name: str
+    threads: int
+    page_bytes: int
+    build: Callable[[KvMemory, int], Executor]
+
+
+def _prepare_eager(
+    options: EngineOptions, checkpoint: Checkpoint, spec: ModelSpec, progress: Progress | None
+) -> _Prepared:
+    # PyTorch's threads wait for each other by spinning, which collapses where other processes want the cores too;
+    # sleeping at once costs a third of the speed where none does (docs/benchmarks.md). So: spin shortly, then sleep.
+    # The setting (of GNU's OpenMP) is read when PyTorch is loaded.
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+    # Imported late: PyTorch takes a second, and whoever only asks for help should not wait for it.
+    from headrace.models.llama import load_model
+    from headrace.runtime.eager import EagerExecutor, set_threads, torch_dtype
+
+    threads = set_threads(options.threads or os.cpu_count() or 1)
+    model = load_model(checkpoint, torch_dtype(options.dtype), progress)
+    layout = EagerExecutor.layout_for(spec, torch_dtype(options.dtype))
+
+    def build(memory: KvMemory, context: int) -> Executor:
+        return EagerExecutor(
+            model,
+            spec,
+            layout,
+            state=memory.arena.buffer,
+            page_table=memory.pool.page_table,
+            slots=options.max_running,
+            context_length=context,
+        )
+
+    return _Prepared(f"eager {options.dtype}", threads, layout.page_bytes, build)
+
+
+def _prepare_compiled(
+    options: EngineOptions, checkpoint: Checkpoint, spec: ModelSpec, progress: Progress | None
+) -> _Prepared:
+    from headrace.runtime.compiled import CompiledExecutor, load_compiled
+
+    loaded = load_compiled(checkpoint, spec, recipe_named(options.recipe), options.threads, progress)
+
+    def build(memory: KvMemory, context: int) -> Executor:
+        return CompiledExecutor(
+            loaded,
+            spec,
+            state=memory.arena.buffer,
+            page_table=memory.pool.page_table,
+            slots=options.max_running,
+            context_length=context,
+            batch_tokens=max(options.max_batch_tokens, options.max_running),
+        )
+
+    return _Prepared(f"compiled {options.recipe}", loaded.pool.threads, loaded.model.page_bytes, build)
 
 
 def _context_length(wanted: int | None, model: int, kv_tokens: int) -> int:

@@ -12,9 +12,13 @@ import numpy.typing as npt
 
 from headrace.compiler.codegen.program import Array, ProgramSource, generate
 from headrace.compiler.constants import fold_constants
+from headrace.compiler.egraph import ClassId, ENode, cheapest
 from headrace.compiler.interpret import bind
-from headrace.compiler.ir import BITS, DType, Graph, Part, Program
-from headrace.compiler.rules.optimize import optimize
+from headrace.compiler.ir import BITS, ELEMENTWISE, FLOATS, DType, Graph, Kind, Op, Part, Program
+from headrace.compiler.rules.climb import climb
+from headrace.compiler.rules.cost import CostModel
+from headrace.compiler.rules.facts import INDEX, RUNTIME
+from headrace.compiler.rules.optimize import explore
 from headrace.compiler.rules.program import Assumptions, Blocks
 from headrace.compiler.schedule.plan import plan_part
 from headrace.models.checkpoint import Checkpoint
@@ -27,7 +31,12 @@ from headrace.runtime.state_layout import PAGE_TOKENS
 BLOCK_TOKENS = 256
 BLOCKS = Blocks("S", BLOCK_TOKENS, "NB")
 # What costs are counted with: a step that decodes some sequences and prefills one.
-TYPICAL = {"T": 64, "B": 8, "S": 512, "NB": 2, "P": 32, "N": 1024, "R": 8}
+TYPICAL = {"T": 64, "B": 8, "S": 4096, "NB": 16, "P": 256, "N": 1024, "R": 8}
+
+# What it costs to select from a weight that is computed rather than stored, or to add up codes as floats: such work
+# may stay in the program if it is cheaper there, and then must have the form that there are instructions for.
+FOR_WEIGHTS = 1e3
+FORBIDDEN = 1e18  # not infinite: classes that only a forbidden node computes are looked at too, though not taken
 
 Report = Callable[[str], None]
 
@@ -98,9 +107,9 @@ def compile_model(
     report("capturing the model")
     captured = capture_model(skeleton(checkpoint))
     work = _Work()
-    assumptions = Assumptions(blocks=(BLOCKS,))
+    assumptions = Assumptions(indices={"positions": "position"}, blocks=(BLOCKS,))
     report("rewriting")
-    plain = Program(tuple(_rewritten(part, assumptions, work) for part in captured.program.parts))
+    plain = Program(tuple(_rewritten(part, assumptions, work, prepare=True) for part in captured.program.parts))
     prepared = apply_recipe(plain, recipe, stored_formats(checkpoint), captured.dims)
     report("scheduling")
     maxima = {"NB": -(-spec.context_length // BLOCK_TOKENS), "P": -(-spec.context_length // PAGE_TOKENS)}
@@ -126,11 +135,57 @@ def compile_model(
     )
 
 
-def _rewritten(part: Part, assumptions: Assumptions, work: _Work) -> Part:
-    graph, rules = optimize(part.graph, assumptions, TYPICAL)
-    for rule, count in rules.items():
+def _rewritten(part: Part, assumptions: Assumptions, work: _Work, prepare: bool = False) -> Part:
+    explored = explore(part.graph, assumptions)
+    model = CostModel(explored.graph, TYPICAL)
+    cost = _Preparing(model) if prepare else _Finishing(model)
+    choice = climb(
+        explored.graph, cheapest(explored.space, cost), cost, lambda eclass: explored.graph.facts(eclass).level > INDEX
+    )
+    for rule, count in explored.reasons(choice).items():
         work.rules[rule] = work.rules.get(rule, 0) + count
-    return Part(part.name, graph, part.repeats)
+    return Part(part.name, explored.read(choice), part.repeats)
+
+
+@dataclass(frozen=True, slots=True)
+class _Preparing:
+    """Costs before a recipe is applied: weights stay as they are stored, and long folds are cut into blocks."""
+
+    model: CostModel
+
+    def __call__(self, eclass: ClassId, node: ENode) -> float:
+        graph = self.model.graph
+        if node.head.op in ELEMENTWISE and INDEX < graph.facts(eclass).level < RUNTIME:
+            return FORBIDDEN
+        if node.head.op == Op.FOLD and graph.axes[str(node.head.attrs[1])].extent in graph.blocks:
+            return FORBIDDEN
+        return _Finishing(self.model)(eclass, node)
+
+
+@dataclass(frozen=True, slots=True)
+class _Finishing:
+    """Costs of what is scheduled: states and weights are read where they lie, and changed after that."""
+
+    model: CostModel
+
+    def __call__(self, eclass: ClassId, node: ENode) -> float:
+        graph = self.model.graph
+        if node.head.op in ELEMENTWISE and any(self._state(child) for child in node.children):
+            return FORBIDDEN
+        cost, facts = self.model(eclass, node), graph.facts(eclass)
+        if INDEX < facts.level < RUNTIME:
+            computed = node.head.op == Op.GATHER and not self._input(node.children[0])
+            in_floats = node.head.op == Op.FOLD and facts.dtype in FLOATS
+            cost += FOR_WEIGHTS if computed or in_floats else 0.0
+        return cost
+
+    def _state(self, eclass: ClassId) -> bool:
+        graph = self.model.graph
+        names = [str(n.head.attrs[0]) for n in graph.nodes(eclass) if n.head.op == Op.INPUT]
+        return any(graph.source.inputs[name].kind is Kind.STATE for name in names)
+
+    def _input(self, eclass: ClassId) -> bool:
+        return any(n.head.op == Op.INPUT for n in self.model.graph.nodes(eclass))
 
 
 def _page(source: ProgramSource) -> tuple[int, tuple[int, ...]]:

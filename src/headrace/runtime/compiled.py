@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import ctypes
 import time
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from headrace.compiler.build import load_program
+from headrace.compiler.native.pool import ThreadPool
+from headrace.compiler.schedule.plan import RAGGED_TILE
+from headrace.models.checkpoint import Checkpoint
 from headrace.models.spec import ModelSpec
+from headrace.quant.recipes import Recipe
+from headrace.runtime.artifacts import open_model, open_weights
 from headrace.runtime.batch import Batch, StepOutput, Ticket, TokenLogprobs
+from headrace.runtime.compile import BLOCK_TOKENS, CompiledModel
 from headrace.runtime.native_program import SLACK, NativeProgram, Tiles, aligned
+from headrace.runtime.packed_weights import Directory, Progress, addresses
 from headrace.runtime.sampler import token_logprobs
 from headrace.runtime.slots import SlotTable
-from headrace.runtime.state_layout import StateLayout
+from headrace.runtime.state_layout import PAGE_TOKENS
 
-BLOCK_TOKENS = 256  # of attention: positions whose share is computed alone
-TILE_ROWS = 8  # tokens of one sequence that a task of attention takes
+LOGIT_ROWS = 64  # rows whose logits are computed at once, at least
 
 Ints = npt.NDArray[np.int32]
 
@@ -30,43 +38,97 @@ class _Step:
     tiles: Tiles
 
 
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A compiled model in memory, before there is memory for sequences.
+
+    Attributes:
+        model: The program and what is known of it.
+        library: Its native code.
+        pool: Who computes.
+        weights: Where each weight lies.
+        block: The weights' memory, uint8.
+    """
+
+    model: CompiledModel
+    library: ctypes.CDLL
+    pool: ThreadPool
+    weights: Directory
+    block: npt.NDArray[np.uint8]
+
+
+def load_compiled(
+    checkpoint: Checkpoint,
+    spec: ModelSpec,
+    recipe: Recipe,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> LoadedModel:
+    """Compile a model, or find it compiled, and load it.
+
+    Args:
+        checkpoint: The model.
+        spec: Its dimensions.
+        recipe: The numbers to compute with.
+        threads: Threads that compute; one a core by default.
+        progress: Called with (bytes of weights done, bytes in all) if they have to be packed.
+
+    Raises:
+        ToolchainError: There is no C compiler, or it fails.
+        Unsupported: The model cannot be captured.
+        CannotEmit: There is no code for it.
+    """
+    model, key = open_model(checkpoint, spec, recipe)
+    library = load_program(f"{spec.family}-{recipe.name}", model.source)
+    where, block = open_weights(model, key, checkpoint, progress)
+    return LoadedModel(model, library, ThreadPool(threads), where, block)
+
+
 class CompiledExecutor:
     """Runs batches on a native program, in ``collect``, on the caller's thread and the pool's.
 
     Args:
-        program: The compiled model.
+        loaded: The compiled model.
         spec: The model's dimensions.
-        layout: What a page holds.
+        state: uint8 [bytes], the arena.
         page_table: int64 [handles], byte offset of each page in the arena.
         slots: Sequences that run at once.
         context_length: Most tokens of a sequence.
         batch_tokens: Most tokens of a step.
-        select_rows: Rows whose logits are computed at once.
     """
 
     def __init__(
         self,
-        program: NativeProgram,
+        loaded: LoadedModel,
         spec: ModelSpec,
-        layout: StateLayout,
         *,
+        state: npt.NDArray[np.uint8],
         page_table: npt.NDArray[np.int64],
-        pages: int,
         slots: int,
         context_length: int,
-        row_pages: int,
         batch_tokens: int,
-        select_rows: int,
     ) -> None:
-        self.program, self.layout, self.page_table, self.pages = program, layout, page_table, pages
+        self.page_table, self.page_bytes = page_table, loaded.model.page_bytes
+        self.pages = len(state) // self.page_bytes
         self.forwards = 0  # counted, so that a test can hold us to one a step
-        self.slots = SlotTable(slots, -(-context_length // layout.page_tokens), spec.vocab_size)
+        self.slots = SlotTable(slots, -(-context_length // PAGE_TOKENS), spec.vocab_size)
         self.vocab = spec.vocab_size
+        select_rows = max(slots, LOGIT_ROWS)
+        self.program = NativeProgram(
+            loaded.model.source,
+            loaded.library,
+            loaded.pool,
+            weights=addresses(loaded.weights, loaded.block),
+            states=[state.ctypes.data + offset for offset in loaded.model.state_offsets],
+            capacity={"T": batch_tokens, "R": select_rows},
+        )
+        self._loaded, self._state = loaded, state  # kept alive: native code has their addresses
+        row_pages = -(-spec.context_length // PAGE_TOKENS)
         self._arrays = {
             "tokens": _array(batch_tokens),
             "positions": _array(batch_tokens),
             "row": _array(batch_tokens),
-            "page_rows": _array(max(slots, 1) * row_pages),
+            "page_rows": _array(slots * row_pages),
             "select": _array(select_rows),
         }
         self._page_rows = self._arrays["page_rows"].reshape(-1, row_pages)
@@ -119,15 +181,15 @@ class CompiledExecutor:
         arrays["positions"][:total] = np.arange(total) + np.repeat(batch.starts - batch.offsets[:-1], lengths)
         arrays["row"][:total] = np.repeat(np.arange(rows), lengths)
         longest = int((batch.starts + lengths).max())
-        used = -(-longest // self.layout.page_tokens)
+        used = -(-longest // PAGE_TOKENS)
         handles = self.slots.page_rows[batch.slots, :used]
-        self._page_rows[:rows, :used] = self.page_table[handles] // self.layout.page_bytes
+        self._page_rows[:rows, :used] = self.page_table[handles] // self.page_bytes
         sizes = {
             "T": total,
             "B": rows,
             "N": self.pages,
             "P": used,
-            "S": used * self.layout.page_tokens,
+            "S": used * PAGE_TOKENS,
             "NB": -(-longest // BLOCK_TOKENS),
             "R": 0,
         }
@@ -163,13 +225,13 @@ class CompiledExecutor:
 
 
 def _tiles(offsets: Ints) -> Tiles:
-    """Each row of the batch in shares of at most ``TILE_ROWS`` tokens."""
+    """Each row of the batch in shares of at most ``RAGGED_TILE`` tokens."""
     lengths = np.diff(offsets)
-    counts = -(-lengths // TILE_ROWS)
+    counts = -(-lengths // RAGGED_TILE)
     segment = np.repeat(np.arange(len(lengths), dtype=np.int32), counts)
     first = np.cumsum(counts) - counts
-    begin = offsets[:-1][segment] + (np.arange(len(segment)) - first[segment]) * TILE_ROWS
-    end = np.minimum(begin + TILE_ROWS, offsets[1:][segment])
+    begin = offsets[:-1][segment] + (np.arange(len(segment)) - first[segment]) * RAGGED_TILE
+    end = np.minimum(begin + RAGGED_TILE, offsets[1:][segment])
     return Tiles(segment, begin.astype(np.int32), end.astype(np.int32))
 
 

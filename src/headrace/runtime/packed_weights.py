@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from headrace.compiler.codegen.layout import pack
+from headrace.compiler.codegen.layout import Layout, pack
 from headrace.compiler.codegen.program import Array
 from headrace.compiler.interpret import bind, interpret, storage
 from headrace.compiler.ir import DType, Graph
@@ -42,7 +42,7 @@ class Directory:
     """Where all weights lie.
 
     Attributes:
-        places: Each weight once.
+        places: Each weight once in each of its layouts.
         table: Of each repetition, the weights in the order of the program's table; None where it has no such weight.
         size: Bytes of the block.
     """
@@ -60,7 +60,7 @@ def directory(weights: Sequence[Array], extents: Mapping[str, Mapping[str, int]]
         extents: Of each weight, its axes' lengths.
     """
     repetitions = max((len(w.repeats) for w in weights), default=1)
-    places: dict[str, Place] = {}
+    places: dict[tuple[str, Layout], Place] = {}
     table: list[Place | None] = []
     at = 0
     for n in range(repetitions):
@@ -69,11 +69,12 @@ def directory(weights: Sequence[Array], extents: Mapping[str, Mapping[str, int]]
                 table.append(None)
                 continue
             name = bind(weight.name, weight.repeats[n])
-            if name not in places:
+            key = (name, weight.layout)
+            if key not in places:
                 size = weight.layout.nbytes(weight.dtype, extents[weight.name])
-                places[name] = Place(name, weight, at, size)
+                places[key] = Place(name, weight, at, size)
                 at += -(-(size + SLACK) // ALIGNMENT) * ALIGNMENT
-            table.append(places[name])
+            table.append(places[key])
     return Directory(tuple(places.values()), tuple(table), at)
 
 

@@ -29,6 +29,7 @@ class Array:
         axes: Its axes, sorted.
         layout: Where they lie.
         rows: The symbol that says how long the outermost axis is; empty if that is known.
+        repeats: What replaces the ``*``, repetition by repetition.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Array:
     axes: tuple[str, ...]
     layout: Layout
     rows: str = ""
+    repeats: tuple[str, ...] = ("",)
 
 
 @dataclass(slots=True)
@@ -50,9 +52,11 @@ class Inventory:
     turns: dict[str, int] = field(default_factory=dict)  # which of its two buffers a value is in
 
     def slot(self, table: dict[str, Array], array: Array) -> int:
-        """The number of an array in its table, entered if it is new."""
-        table.setdefault(array.name, array)
-        return list(table).index(array.name)
+        """The number of an array in its table, entered if it is new; one that lies in two ways is there twice."""
+        keys = (array.name, *(f"{array.name} ({n})" for n in range(2, len(table) + 2)))
+        key = next(k for k in keys if k not in table or table[k].layout == array.layout)
+        table.setdefault(key, array)
+        return list(table).index(key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +240,7 @@ class _PartWriter:
     def _array(self, name: str, dtype: DType, axes: tuple[str, ...], layout: Layout) -> Array:
         first = layout.pieces[0] if layout.pieces else None
         symbol = self.facts.graph.axes[first.axis].extent if first and not first.extent else ""
-        return Array(name, dtype, axes, layout, str(symbol))
+        return Array(name, dtype, axes, layout, str(symbol), self.part.repeats)
 
     def _value_place(self, name: str, dtype: DType, axes: tuple[str, ...], layout: Layout, written: bool) -> str:
         """A part that reads and writes a value does so in two buffers in turn."""

@@ -65,11 +65,10 @@ def _factors(facts: Facts, kept: frozenset[int]) -> Iterable[int]:
 def _invariant(facts: Facts, kept: frozenset[int]) -> Iterable[int]:
     for root in (*facts.roots, *kept):
         nest = facts.cone(root, kept)
-        products = [facts.contractions[at] for at in nest if at in facts.contractions]
-        columns = {
-            axis for x in products if facts.constant[x.right] for axis in facts.axes[x.right] - facts.axes[x.left]
-        }
-        if columns:
+        for product in (facts.contractions[at] for at in nest if at in facts.contractions):
+            if not facts.constant[product.right]:
+                continue
+            columns = facts.axes[product.right] - facts.axes[product.left]
             wide = {at for at in nest if columns & facts.axes[at]}
             for at in nest:
                 if at not in wide and facts.costly[at] and not facts.constant[at] and wide & set(facts.consumers[at]):

@@ -63,6 +63,27 @@ def form(facts: Facts, kept: Mapping[int, str]) -> list[Nest]:
     return _ordered(nests)
 
 
+def repeated(facts: Facts, nests: list[Nest]) -> set[int]:
+    """Values that several nests would compute, contractions and all: where what they have in common ends."""
+    found: set[int] = set()
+    for n, a in enumerate(nests):
+        for b in nests[:n]:
+            common = a.nodes & b.nodes
+            products = common & set(facts.contractions)
+            if products:
+                after = _after(facts, common, products)
+                found |= {at for at in after if not set(facts.consumers[at]) & (a.nodes | b.nodes) <= common}
+    return found
+
+
+def _after(facts: Facts, nodes: frozenset[int], products: frozenset[int]) -> set[int]:
+    found = set(products)
+    for at in sorted(nodes):
+        if any(a in found for a in facts.node(at).args):
+            found.add(at)
+    return found
+
+
 def _belong(
     facts: Facts, kept: Mapping[int, str], parts: Mapping[int, frozenset[int]], team: frozenset[int], a: int, b: int
 ) -> bool:

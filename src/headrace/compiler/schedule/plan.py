@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from headrace.compiler.codegen.layout import Layout, plain
 from headrace.compiler.ir import Graph, Kind, Op, selected_axes
 from headrace.compiler.schedule.buffers import keep
-from headrace.compiler.schedule.cones import Nest, form
+from headrace.compiler.schedule.cones import Nest, form, repeated
 from headrace.compiler.schedule.facts import Facts
 from headrace.compiler.schedule.stages import Stage, columns, divide, whole_lane
 from headrace.compiler.schedule.tiles import (
@@ -120,8 +120,7 @@ def plan_part(
         row_tile: Rows of a tile.
     """
     facts = Facts(graph)
-    kept = keep(facts)
-    nests = form(facts, kept)
+    kept, nests = _nests(facts)
     stages = divide(facts, nests)
     tiles = {nest: tile_for(facts, nest) for nest in nests}
     loops: dict[Nest, Loops] = {}
@@ -143,6 +142,16 @@ def plan_part(
         {at: _memory(facts, at, why, stages, loops, maxima) for at, why in kept.items()},
         page_tokens,
     )
+
+
+def _nests(facts: Facts) -> tuple[dict[int, str], list[Nest]]:
+    kept = keep(facts)
+    while True:
+        nests = form(facts, kept)
+        again = repeated(facts, nests) - set(kept)
+        if not again:
+            return kept, nests
+        kept = dict(sorted((kept | dict.fromkeys(again, "shared")).items()))
 
 
 def _stage(facts: Facts, stage: Stage, row_tile: int) -> StagePlan:
@@ -220,10 +229,10 @@ def _memory(
     local = not output and any(_share_task(stage, maker, readers) for stage in stages)
     axes = columns(facts, maker) if maker.contractions else ()
     if local:
-        full = kept_layout(facts, at, rows, (), maxima)
+        full = kept_layout(facts, at, rows, (), loops[maker].lane, maxima)
         inner = tuple(p for p in full.pieces if p.axis not in axes)
         return Memory(Layout(inner), True, why)
-    return Memory(kept_layout(facts, at, rows, axes, maxima), False, why)
+    return Memory(kept_layout(facts, at, rows, axes, loops[maker].lane, maxima), False, why)
 
 
 def _share_task(stage: Stage, maker: Nest, readers: Sequence[Nest]) -> bool:

@@ -15,6 +15,9 @@ from headrace.compiler.ir import Op
 from headrace.compiler.schedule.cones import Nest, folded
 from headrace.compiler.schedule.facts import Facts
 
+# The most columns that one task takes so that a nest after a contraction may look across them.
+LONGEST_WHOLE = 128
+
 
 @dataclass(frozen=True)
 class Group:
@@ -89,7 +92,8 @@ def lane_axis(facts: Facts, nest: Nest) -> str:
         choices &= facts.axes[nest.contractions[-1].right] - facts.axes[nest.contractions[-1].left]
     fitting = [axis for axis in sorted(choices) if axis in extents]
     strided = _strided(facts, nest)
-    return max(fitting, key=lambda x: (extents[x] % 16 == 0, x not in strided, extents[x]), default="")
+    inside = folded(facts, nest.nodes)
+    return max(fitting, key=lambda x: (extents[x] % 16 == 0, x not in strided, x in inside, extents[x]), default="")
 
 
 def _strided(facts: Facts, nest: Nest) -> set[str]:
@@ -118,11 +122,14 @@ def _may_follow(facts: Facts, nest: Nest, lead: Nest | None, elsewhere: frozense
     """Whether a nest may run in the task of a group: it has the task's axes, and reads them at its own place."""
     if lead is None:
         return False
-    task, mine = set(columns(facts, lead)), result_axes(facts, nest)
+    task, mine, lane = set(columns(facts, lead)), result_axes(facts, nest), lane_axis(facts, lead)
     if nest.contractions:
-        split = {lane_axis(facts, lead)} - folded(facts, lead.nodes) | task
+        split = {lane} - folded(facts, lead.nodes) | task
         return set(columns(facts, nest)) == task and not split & folded(facts, nest.nodes) and not elsewhere
-    return task <= mine and not task & elsewhere and lane_axis(facts, lead) in mine
+    across = lane in elsewhere | folded(facts, nest.nodes) and lane not in folded(facts, lead.nodes)
+    extent = facts.graph.axes[lane].extent
+    short = isinstance(extent, int) and extent <= LONGEST_WHOLE
+    return task <= mine and not task & elsewhere and lane in mine and (short or not across)
 
 
 def _written_before(facts: Facts, writer: Nest, reader: Nest) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from headrace.compiler.codegen.layout import Layout, Piece
 from headrace.compiler.codegen.nest import Level, LevelKind
 from headrace.compiler.ir import DType, Op
-from headrace.compiler.schedule.cones import Nest, folded
+from headrace.compiler.schedule.cones import Nest
 from headrace.compiler.schedule.facts import Contraction, Facts
 from headrace.compiler.schedule.stages import columns, lane_axis, result_axes
 
@@ -216,23 +216,21 @@ def state_layout(facts: Facts, loops: Loops, at: int, position: str, page: str, 
     return Layout(tuple(pieces))
 
 
-def kept_layout(facts: Facts, at: int, rows: str, outer: Sequence[str], sizes: Mapping[str, int]) -> Layout:
-    """A kept value: its rows, then the axes that tasks divide, then the rest, the longest last.
+def kept_layout(facts: Facts, at: int, rows: str, outer: Sequence[str], lane: str, sizes: Mapping[str, int]) -> Layout:
+    """A kept value: its rows, then the axes that tasks divide, then the rest, lanes last.
 
     Args:
         facts: The graph.
         at: The value.
         rows: Its axis of rows.
         outer: Axes that tasks divide.
+        lane: The axis whose neighbours share a vector.
         sizes: The largest value of each symbol that may stand inside.
     """
     extents = {a: facts.graph.axes[a].extent for a in facts.axes[at]}
     fixed = {a: e if isinstance(e, int) else sizes.get(e, 0) for a, e in extents.items()}
-    rest = sorted((a for a in fixed if a != rows and a not in outer), key=lambda a: (fixed[a] % LANES == 0, a))
+    rest = sorted(
+        (a for a in fixed if a != rows and a not in outer), key=lambda a: (a == lane, fixed[a] % LANES == 0, a)
+    )
     order = [rows] * (rows in fixed) + [a for a in outer if a in fixed] + rest
     return Layout(tuple(Piece(a, 1, 0 if a == rows else fixed[a]) for a in order))
-
-
-def names(facts: Facts, nest: Nest) -> set[str]:
-    """All axes that a nest runs over."""
-    return set(result_axes(facts, nest)) | folded(facts, nest.nodes)
