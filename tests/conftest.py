@@ -9,6 +9,8 @@ from hypothesis import settings
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # as in fleet/assembly.py; whichever loads PyTorch first
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+# Compiling a model takes some seconds, and most tests are about something else; those that are not ask for it.
+os.environ.setdefault("HEADRACE_EXECUTOR", "eager")
 # A shared machine may stall any single example; and what CI runs must not depend on luck: people's runs explore.
 settings.register_profile("headrace", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("headrace")

@@ -21,6 +21,7 @@ from headrace.errors import EngineError, InvalidInput
 from headrace.fleet.assembly import EngineOptions, build_engine
 from headrace.models.families import load_spec
 from headrace.models.opening import open_checkpoint
+from headrace.quant.recipes import DEFAULT as DEFAULT_RECIPE
 from headrace.runtime.state_layout import PAGE_TOKENS, state_layout
 
 PREFILL = {f"prefill_{n}": n for n in (128, 512, 2048)}
@@ -28,6 +29,7 @@ DECODE = {f"decode_b{n}": n for n in (1, 8, 32)}
 KEYS = (*PREFILL, *DECODE)
 DECODE_PROMPT = 128
 DECODE_TOKENS = 64
+LARGEST_ITEM = 4  # bytes of an element of the KV cache, at most
 FIRST_TOKEN = 10  # below are control tokens in most vocabularies
 
 # Called with (key, its rate).
@@ -103,6 +105,8 @@ def bench_engine(
     path: str,
     name: str,
     *,
+    executor: str = "auto",
+    recipe: str = DEFAULT_RECIPE,
     dtype: str = "float32",
     threads: int | None = None,
     max_batch_tokens: int = 512,
@@ -115,7 +119,9 @@ def bench_engine(
     Args:
         path: A ``.gguf`` file or a folder of safetensors.
         name: What to call it.
-        dtype: Element type, as in ``EngineOptions``.
+        executor: Who computes, as in ``EngineOptions``.
+        recipe: In which numbers.
+        dtype: Element type of the eager executor.
         threads: Threads of the executor; None is one a core.
         max_batch_tokens: Most tokens of a step.
         repeat: Runs of each kind, of which the best counts.
@@ -133,9 +139,11 @@ def bench_engine(
     options = EngineOptions(
         path=path,
         name=name,
+        executor=executor,  # type: ignore[arg-type]
+        recipe=recipe,
         dtype=dtype,  # type: ignore[arg-type]
         threads=threads,
-        kv_memory=_kv_bytes(path, dtype),
+        kv_memory=_kv_bytes(path),
         max_batch_tokens=max_batch_tokens,
         max_step_ms=None,  # it would trade throughput for even gaps between tokens
         prefix_cache=False,
@@ -180,12 +188,12 @@ def _wanted(only: Collection[str]) -> tuple[str, ...]:
     return tuple(key for key in KEYS if not only or key in only)
 
 
-def _kv_bytes(path: str, dtype: str) -> int:
+def _kv_bytes(path: str) -> int:
     """Room for the largest run, so that no page is ever evicted or waited for."""
     spec = load_spec(open_checkpoint(path), path)
     pages_a_sequence = -(-(DECODE_PROMPT + DECODE_TOKENS + 1) // PAGE_TOKENS) + 1
     pages = max(max(DECODE.values()) * pages_a_sequence, -(-max(PREFILL.values()) // PAGE_TOKENS) + 2)
-    return state_layout(spec, 2 if dtype == "bfloat16" else 4).page_bytes * (pages + 1)
+    return state_layout(spec, LARGEST_ITEM).page_bytes * (pages + 1)
 
 
 def _check(deltas: Collection[TokenDelta]) -> None:

@@ -9,7 +9,17 @@ import typer
 
 from headrace.cli.bench_compare import compare
 from headrace.cli.bench_serve import serve
-from headrace.cli.options import DEFAULT_MODEL, MODEL_HELP, DType, DTypeOption, ThreadsOption
+from headrace.cli.options import (
+    DEFAULT_MODEL,
+    DEFAULT_RECIPE,
+    MODEL_HELP,
+    DType,
+    DTypeOption,
+    ExecutorChoice,
+    ExecutorOption,
+    RecipeOption,
+    ThreadsOption,
+)
 
 if TYPE_CHECKING:
     from headrace.bench.engine import EngineRates
@@ -33,6 +43,8 @@ app.command()(compare)
 def engine(
     model: Annotated[str, typer.Argument(help=MODEL_HELP)] = DEFAULT_MODEL,
     json_target: JsonOption = None,
+    executor: ExecutorOption = ExecutorChoice.auto,
+    recipe: RecipeOption = DEFAULT_RECIPE,
     dtype: DTypeOption = DType.float32,
     threads: ThreadsOption = None,
     max_batch_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of a step.")] = 512,
@@ -61,6 +73,8 @@ def engine(
     rates = bench_engine(
         str(path),
         model,
+        executor=executor.value,
+        recipe=recipe,
         dtype=dtype.value,
         threads=threads,
         max_batch_tokens=max_batch_tokens,

@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.cli.options import DEFAULT_MODEL, MODEL_HELP, DType, DTypeOption, ThreadsOption
+from headrace.cli.options import (
+    DEFAULT_MODEL,
+    DEFAULT_RECIPE,
+    MODEL_HELP,
+    DType,
+    DTypeOption,
+    ExecutorChoice,
+    ExecutorOption,
+    RecipeOption,
+    ThreadsOption,
+)
 
 if TYPE_CHECKING:
     from headrace.engine.sampling_params import SamplingParams
@@ -35,6 +45,8 @@ def generate(
         list[str] | None, typer.Option(metavar="TEXT", help="String that ends the output; may be repeated.")
     ] = None,
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on after the model's end token.")] = False,
+    executor: ExecutorOption = ExecutorChoice.auto,
+    recipe: RecipeOption = DEFAULT_RECIPE,
     dtype: DTypeOption = DType.float32,
     threads: ThreadsOption = None,
     context_length: Annotated[
@@ -73,6 +85,8 @@ def generate(
     )
     llm = LLM(
         model,
+        executor=executor.value,
+        recipe=recipe,
         dtype=dtype.value,
         threads=threads,
         max_model_len=context_length,

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 DEFAULT_MODEL = "smollm2-135m"
+DEFAULT_RECIPE = "int8"
 MODEL_HELP = "A known name, a .gguf file, a folder of safetensors, or org/name on the Hugging Face hub."
 
 
@@ -18,5 +19,22 @@ class DType(StrEnum):
     bfloat16 = "bfloat16"
 
 
-DTypeOption = Annotated[DType, typer.Option(help="Weights, activations and KV cache.")]
+class ExecutorChoice(StrEnum):
+    """Who computes."""
+
+    auto = "auto"
+    compiled = "compiled"
+    eager = "eager"
+
+
+DTypeOption = Annotated[DType, typer.Option(help="Weights, activations and KV cache of the eager executor.")]
+ExecutorOption = Annotated[
+    ExecutorChoice,
+    typer.Option(
+        envvar="HEADRACE_EXECUTOR", help="Native code made for the model, or PyTorch; auto compiles where it can."
+    ),
+]
+RecipeOption = Annotated[
+    str, typer.Option(help="Numbers that compiled code computes with: int8, bf16, float32, … (see docs/quant.md).")
+]
 ThreadsOption = Annotated[int | None, typer.Option(min=1, help="Threads that compute; by default one a core.")]

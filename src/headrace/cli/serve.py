@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from headrace.cli.options import DEFAULT_MODEL, MODEL_HELP, DType, DTypeOption
+from headrace.cli.options import (
+    DEFAULT_MODEL,
+    DEFAULT_RECIPE,
+    MODEL_HELP,
+    DType,
+    DTypeOption,
+    ExecutorChoice,
+    ExecutorOption,
+    RecipeOption,
+)
 from headrace.cli.units import parse_bytes
 from headrace.errors import InvalidInput
 
@@ -33,6 +42,8 @@ def serve(
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 is all.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on.")] = 8000,
     name: Annotated[str | None, typer.Option(help="Name that clients ask for; by default the model's own.")] = None,
+    executor: ExecutorOption = ExecutorChoice.auto,
+    recipe: RecipeOption = DEFAULT_RECIPE,
     dtype: DTypeOption = DType.float32,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of the executor; by default one a core.")] = None,
     context_length: Annotated[
@@ -100,6 +111,8 @@ def serve(
     options = EngineOptions(
         path=str(path),
         name=name or _own_name(model, path),
+        executor=executor.value,
+        recipe=recipe,
         dtype=dtype.value,
         threads=threads,
         context_length=context_length,

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 import msgspec
 
+from headrace.compiler.codegen.cone import CannotEmit
+from headrace.compiler.errors import Unsupported
+from headrace.compiler.native.toolchain import ToolchainError
 from headrace.engine.constraint import ConstraintFactory
 from headrace.engine.engine import Engine
 from headrace.engine.messages import ReplicaInfo
@@ -32,6 +36,21 @@ LARGEST_DEFAULT_KV = 4096 * MiB
 
 Progress = Callable[[int, int], None]
 
+log = logging.getLogger(__name__)
+
+# Reasons not to compile a model that is fine otherwise.
+NOT_COMPILED = (ToolchainError, Unsupported, CannotEmit)
+
+ExecutorName = Literal["auto", "compiled", "eager"]
+EXECUTORS: tuple[ExecutorName, ...] = ("auto", "compiled", "eager")
+EXECUTOR_VARIABLE = "HEADRACE_EXECUTOR"
+
+
+def default_executor() -> ExecutorName:
+    """The executor that the environment asks for, else auto."""
+    return cast(ExecutorName, os.environ.get(EXECUTOR_VARIABLE) or "auto")
+
+
 _RANGES = (
     ("threads", 1, 1024),
     ("context_length", 2, 2**31 - 1),
@@ -46,7 +65,10 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         path: A ``.gguf`` file or a folder of safetensors.
         name: The name that clients ask for.
-        executor: ``compiled``: native code made for the model; ``eager``: the PyTorch reference.
+        executor: ``compiled``: native code made for the model; ``eager``: the PyTorch reference; ``auto``: compiled
+            where there is a C compiler and the model can be compiled, else eager, with a warning; eager too if another
+            ``dtype`` than float32 is asked for. By default what the environment variable ``HEADRACE_EXECUTOR`` says,
+            else auto.
         dtype: Element type of weights, activations and KV cache, of the eager executor.
         recipe: The numbers that the compiled executor computes with (see ``headrace.quant.recipes``).
         threads: Threads of the executor; None is one a core.
@@ -62,7 +84,7 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     path: str
     name: str
-    executor: Literal["eager", "compiled"] = "eager"
+    executor: ExecutorName = msgspec.field(default_factory=default_executor)
     dtype: Literal["float32", "bfloat16"] = "float32"
     recipe: str = DEFAULT_RECIPE
     threads: int | None = None
@@ -76,6 +98,9 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     debug: bool = False
 
     def __post_init__(self) -> None:
+        if self.executor not in EXECUTORS:
+            raise InvalidInput(f"must be one of {', '.join(EXECUTORS)}, got {self.executor!r:.80}", field="executor")
+        recipe_named(self.recipe)
         for field, low, high in _RANGES:
             value = getattr(self, field)
             if value is not None and not low <= value <= high:
@@ -102,8 +127,7 @@ def build_engine(
     """
     checkpoint = open_checkpoint(Path(options.path))
     spec = load_spec(checkpoint, options.name)
-    prepare = _prepare_compiled if options.executor == "compiled" else _prepare_eager
-    prepared = prepare(options, checkpoint, spec, progress)
+    prepared = _prepare(options, checkpoint, spec, progress)
     kv_bytes = options.kv_memory if options.kv_memory is not None else _default_kv_bytes()
     pages = kv_bytes // prepared.page_bytes
     kv_tokens = pages * PAGE_TOKENS
@@ -151,6 +175,18 @@ class _Prepared:
     threads: int
     page_bytes: int
     build: Callable[[KvMemory, int], Executor]
+
+
+def _prepare(options: EngineOptions, checkpoint: Checkpoint, spec: ModelSpec, progress: Progress | None) -> _Prepared:
+    if options.executor == "eager" or (options.executor == "auto" and options.dtype != "float32"):
+        return _prepare_eager(options, checkpoint, spec, progress)
+    try:
+        return _prepare_compiled(options, checkpoint, spec, progress)
+    except NOT_COMPILED as error:
+        if options.executor == "compiled":
+            raise
+        log.warning("not compiled, running with PyTorch, which is several times slower", extra={"why": str(error)})
+        return _prepare_eager(options, checkpoint, spec, progress)
 
 
 def _prepare_eager(

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from headrace.engine.messages import ReplicaInfo
 from headrace.engine.sampling_params import SamplingParams
 from headrace.errors import EngineError, InvalidInput
-from headrace.fleet.assembly import EngineOptions, build_engine
+from headrace.fleet.assembly import EngineOptions, ExecutorName, build_engine, default_executor
 from headrace.llm.collect import RequestCollector
 from headrace.llm.driver import EngineDriver
 from headrace.llm.inputs import Job, JobMaker, Message, PromptInput
@@ -18,6 +18,7 @@ from headrace.llm.outputs import CompletionDelta, GenerationError, RequestOutput
 from headrace.llm.progress import load_progress, prompt_progress, pull_progress
 from headrace.models.hub import resolve
 from headrace.models.opening import open_checkpoint
+from headrace.quant.recipes import DEFAULT as DEFAULT_RECIPE
 from headrace.text.stream import stop_constraint_factory
 from headrace.text.tokenizer import Tokenizer, load_tokenizer
 
@@ -40,7 +41,10 @@ class LLM:
     Args:
         model: A known name such as ``smollm2-135m``, a ``.gguf`` file, a folder of safetensors, or ``org/name`` on
             the Hugging Face hub.
-        dtype: Element type of weights, activations and KV cache.
+        executor: ``compiled``: native code made for the model; ``eager``: PyTorch; ``auto``: compiled where that is
+            possible and no other ``dtype`` is asked for. None: ``HEADRACE_EXECUTOR`` in the environment, else auto.
+        recipe: The numbers that compiled code computes with, such as ``int8``, ``bf16`` and ``float32``.
+        dtype: Element type of weights, activations and KV cache of the eager executor.
         threads: Threads that compute; None is one a core. PyTorch has one setting for the whole process.
         max_model_len: Most tokens of a sequence, prompt included; None is what model and KV memory allow.
         max_num_seqs: Sequences that run at once.
@@ -61,6 +65,8 @@ class LLM:
         self,
         model: str | os.PathLike[str],
         *,
+        executor: ExecutorName | None = None,
+        recipe: str = DEFAULT_RECIPE,
         dtype: Dtype = "float32",
         threads: int | None = None,
         max_model_len: int | None = None,
@@ -78,6 +84,8 @@ class LLM:
             options = EngineOptions(
                 path=str(path),
                 name=os.fspath(model),
+                executor=executor or default_executor(),
+                recipe=recipe,
                 dtype=dtype,
                 threads=threads,
                 context_length=max_model_len,
