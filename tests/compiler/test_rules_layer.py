@@ -54,9 +54,9 @@ def explored(parts):
     return layer
 
 
-def run(graph, like):
+def run(graph, like, *, exact=True):
     rng = np.random.default_rng(1)
-    inputs = random_inputs(like, SIZES, rng)
+    inputs = random_inputs(like, SIZES, rng, exact=exact)
     rows = np.array([0, 0, 0, 1, 2, 2], np.int32)
     indices = {
         "positions": np.array([0, 1, 2, 17, 46, 47]), "row": rows, "tokens": rng.integers(0, 256, 6),
@@ -66,12 +66,12 @@ def run(graph, like):
     for name, values in inputs.items():
         if name.endswith("proj.weight"):
             values *= 0.15
-    results = interpret(graph, inputs, SIZES, exact=True)
+    results = interpret(graph, inputs, SIZES, exact=exact)
     return results | {name: inputs[name] for name in like.states}
 
 
-def assert_equal(graph, like, expected, tolerance=1e-9):
-    got = run(graph, like)
+def assert_equal(graph, like, expected, tolerance=1e-9, *, exact=True):
+    got = run(graph, like, exact=exact)
     for name, values in expected.items():
         assert np.abs(got[name] - values).max() <= tolerance * max(1.0, np.abs(values).max()), name
 
@@ -152,6 +152,11 @@ def test_form_of_a_layer(explored, recipe):
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_form_of_a_layer_in_all_recipes(explored, recipe):
     check_form(recipe, *explored(recipe))
+
+
+def test_layer_in_float32(explored):
+    graph, found, _ = explored("float")
+    assert_equal(found.read(found.cheapest()), graph, run(graph, graph, exact=False), 1e-4, exact=False)
 
 
 def test_rules_that_made_a_layer_are_known(explored):

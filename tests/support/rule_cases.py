@@ -359,22 +359,18 @@ def _(m):
 def _(m):
     b, k = m.b, m.axis()
     rest = m.axes(1)
-    factors = [m.runtime([k, *m.some(rest)])]
+    x = m.runtime([k, *m.some(rest)])
     if m.maybe():
-        factors += [m.weight([k]), m.weight([k, *m.some(rest)])]
-    if m.maybe() or len(factors) == 1:
-        factors.append(m.array(m.some(rest)))
-        m.rng.shuffle(factors)
+        body = b.mul(b.mul(x, m.weight([k])), m.weight([k, *m.some(rest)]))
     else:
-        factors = [b.mul(b.mul(factors[0], factors[1]), factors[2])]  # so that the weights are apart
-    while len(factors) > 1:
-        factors = (
-            [b.mul(factors[0], factors[1]), *factors[2:]]
-            if m.maybe()
-            else [*factors[2:], b.mul(factors[1], factors[0])]
-        )
+        factors = [x, m.array(m.some(rest)), *(m.runtime([k, *m.some(rest)]) for _ in range(m.integer(0, 2)))]
+        m.rng.shuffle(factors)
+        while len(factors) > 1:
+            rest_of, product = factors[2:], b.mul(factors[0], factors[1])
+            factors = [product, *rest_of] if m.maybe() else [*rest_of, product]
+        (body,) = factors
     bound = m.array(m.some(rest), I32, low=0, high=5) if m.maybe() else None
-    return m.wrapped(b.fold("sum", k, factors[0], bound))
+    return m.wrapped(b.fold("sum", k, body, bound))
 
 
 @case("move constant into sum")

@@ -22,7 +22,9 @@ BYTE = 2.0
 COSTLY = {Op.EXP2: 8.0, Op.LOG2: 8.0, Op.SIN: 8.0, Op.SQRT: 4.0, Op.RECIP: 4.0}
 SMALL_INTEGERS = 0.125
 AT_LOAD = 1e-6
-INDEXING = 1e-3
+REPACKED = 1e3
+"""Rearranging what was computed from weights, where the weights themselves could have been rearranged."""
+
 VIEW = 0.25
 REARRANGED = 6.0
 PRODUCT = 1.05
@@ -73,7 +75,8 @@ class CostModel:
             axes = (args[0].axes - set(node.head.attrs[0])).union(*(a.axes for a in args[1:]))
         count = self._count(axes)
         if own.level < RUNTIME:
-            return AT_LOAD * (1.0 + min(count, 1e6) * 1e-3) if own.level == INDEX else AT_LOAD * (1.0 + count * 1e-3)
+            rearranged = op is Op.GATHER and own.level > INDEX and not args[0].view
+            return AT_LOAD * (1.0 + count * 1e-3) * (REPACKED if rearranged else 1.0)
         reading = sum(BYTE * a.bits / 8 * self._count(a.axes) for a in args if a.level < RUNTIME and a.level > INDEX)
         return count * self._operation(op, node, own, args, axes) + reading + AT_LOAD
 
