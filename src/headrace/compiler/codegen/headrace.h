@@ -33,6 +33,8 @@ typedef uint8_t u8x16 __attribute__((vector_size(16), aligned(1), may_alias));
 HR_INLINE int64_t hr_clamp(int64_t index, int64_t extent) { return index < 0 ? 0 : index < extent ? index : extent - 1; }
 HR_INLINE int64_t hr_larger(int64_t a, int64_t b) { return a > b ? a : b; }
 HR_INLINE int64_t hr_smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+HR_INLINE int64_t hr_floor(int64_t a, int64_t b) { return a / b - (a % b < 0); }  // b is positive
+HR_INLINE int64_t hr_rest(int64_t a, int64_t b) { int64_t r = a % b; return r < 0 ? r + b : r; }
 HR_INLINE int64_t hr_steps(int64_t length, int64_t step) { return (length + step - 1) / step; }
 HR_INLINE int64_t hr_lanes(int64_t index, int64_t extent) { return hr_smaller(16, extent - index); }
 

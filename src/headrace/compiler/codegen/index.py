@@ -90,7 +90,7 @@ def divide(a: Index, divisor: int) -> Index | None:
     if _below(rest, divisor):
         return whole
     outer = _aligned(rest, divisor)
-    return None if outer is None else add(whole, opaque(f"(({outer.c()}) / {divisor})"))
+    return None if outer is None else add(whole, opaque(_floor(outer, divisor)))
 
 
 def modulo(a: Index, divisor: int) -> Index | None:
@@ -104,7 +104,7 @@ def modulo(a: Index, divisor: int) -> Index | None:
     inner = Index(lane=rest.lane, dot=rest.dot, dots=rest.dots)
     step = math.gcd(divisor, outer.constant, *(t.factor for t in outer.terms))
     steps = Index(tuple(replace(t, factor=t.factor // step) for t in outer.terms), outer.constant // step)
-    return add(Index((Term(f"(({steps.c()}) % {divisor // step})", step, divisor // step),)), inner)
+    return add(Index((Term(_remainder(steps, divisor // step), step, divisor // step),)), inner)
 
 
 def below(a: Index, bound: int) -> str | None:
@@ -113,6 +113,20 @@ def below(a: Index, bound: int) -> str | None:
         return f"{a.c()} < {bound}"
     outer = _aligned(a, bound)
     return None if outer is None else f"{outer.c()} < {bound}"
+
+
+def _floor(a: Index, divisor: int) -> str:
+    """``floor(a / divisor)`` of what is the same in all lanes, in C, whose own division rounds towards zero."""
+    if divisor & (divisor - 1) == 0:
+        return f"(({a.c()}) >> {divisor.bit_length() - 1})"
+    return f"(({a.c()}) / {divisor})" if _positive(a) else f"hr_floor({a.c()}, {divisor})"
+
+
+def _remainder(a: Index, divisor: int) -> str:
+    """What ``_floor`` leaves."""
+    if divisor & (divisor - 1) == 0:
+        return f"(({a.c()}) & {divisor - 1})"
+    return f"(({a.c()}) % {divisor})" if _positive(a) else f"hr_rest({a.c()}, {divisor})"
 
 
 def _aligned(a: Index, bound: int) -> Index | None:
@@ -150,6 +164,10 @@ def _top(a: Index) -> int:
     return sum(t.factor * (t.count - 1) for t in a.terms) + a.constant + a.lane * (LANES - 1) + a.dot * (a.dots - 1)
 
 
+def _positive(a: Index) -> bool:
+    """Whether an index is known to have bounds, and never to be negative."""
+    return all(t.count and t.factor > 0 for t in a.terms) and min(a.lane, a.dot, a.constant) >= 0
+
+
 def _below(rest: Index, bound: int) -> bool:
-    positive = all(t.count and t.factor > 0 for t in rest.terms) and rest.lane >= 0 and rest.dot >= 0
-    return positive and rest.constant >= 0 and _top(rest) < bound
+    return _positive(rest) and _top(rest) < bound

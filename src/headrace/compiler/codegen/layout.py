@@ -86,18 +86,18 @@ def pack(values: npt.NDArray[Any], axes: Sequence[str], layout: Layout) -> npt.N
         layout: Where its elements shall lie. Digits of an axis that together exceed its extent are padded with zeros.
     """
     digits = [*layout.pieces, *([layout.nibble] if layout.nibble else [])]
-    split: list[tuple[str, int]] = []
+    split: list[int] = []  # the digits, axis by axis, from the highest
     shape: list[int] = []
     padded = values
     for at, axis in enumerate(axes):
-        mine = sorted((d for d in digits if d.axis == axis), key=lambda d: -d.divisor)
-        sizes = [d.extent or -(-values.shape[at] // d.divisor) for d in mine]
+        mine = sorted((n for n, d in enumerate(digits) if d.axis == axis), key=lambda n: -digits[n].divisor)
+        sizes = [digits[n].extent or -(-values.shape[at] // digits[n].divisor) for n in mine]
         missing = math.prod(sizes) - values.shape[at]
         if missing:
             padded = np.pad(padded, [(0, missing if i == at else 0) for i in range(values.ndim)])
-        split += [(axis, d.divisor) for d in mine]
+        split += mine
         shape += sizes
-    order = [split.index((d.axis, d.divisor)) for d in digits]
+    order = [split.index(n) for n in range(len(digits))]
     laid = padded.reshape(shape).transpose(order)
     if layout.nibble:
         laid = laid[..., 0] | laid[..., 1] << 4
