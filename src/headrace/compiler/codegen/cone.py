@@ -24,15 +24,30 @@ class Buffer:
         dtype: Its elements.
         layout: Where they lie.
         padded: Whether a vector may run over the end of the last axis without harm.
-        stream: How many bytes ahead it is fetched into the cache where few rows share a load; 0: it is not.
-        pages: Elements of a page; where it is read through a table of pages, the next one is fetched ahead.
+        streamed: Whether it may be fetched ahead (see ``Ahead``): it is read once a step, in order.
+        pages: Tokens of a page; where it is read through a table of pages, later ones may be fetched ahead.
     """
 
     pointer: str
     dtype: DType
     layout: Layout
     padded: bool = True
+    streamed: bool = False
+    pages: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """What is fetched into the cache before it is read.
+
+    Attributes:
+        stream: Bytes that weights are fetched ahead, where few rows share a load; 0: they are not.
+        few_rows: Rows up to which they are.
+        pages: How many pages of state; 0: they are not.
+    """
+
     stream: int = 0
+    few_rows: int = 0
     pages: int = 0
 
 
@@ -64,6 +79,7 @@ class Cone:
         buffers: Nodes that are in memory already.
         uniform: Nodes that are the same in the whole task, though they have an axis that it runs over, in C.
         limits: Axis that is folded only so far, to the farthest that any value of the task folds it, in C.
+        ahead: What is fetched before it is read.
     """
 
     graph: Graph
@@ -72,6 +88,7 @@ class Cone:
     buffers: Mapping[int, Buffer]
     uniform: Mapping[int, str] = field(default_factory=dict)
     limits: Mapping[str, str] = field(default_factory=dict)
+    ahead: Ahead = Ahead()
 
 
 def uses_of(cone: Cone) -> dict[int, int]:

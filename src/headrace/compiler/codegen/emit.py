@@ -14,8 +14,6 @@ from headrace.compiler.codegen.placement import Placement
 from headrace.compiler.codegen.syntax import C_VECTOR, around, loop, neutral, operation, suffix
 from headrace.compiler.ir import BITS, FLOATS, DType, Op
 
-FEW_ROWS = 2  # so few that memory, not arithmetic, is what a load is waited for
-
 
 @dataclass(slots=True)
 class _Lines:
@@ -93,17 +91,20 @@ class _Emitter(Placement):
         """The statement that fetches what a later turn of the loops will read."""
         buffer, indices = self.place_in(at)
         offset = self.offset(buffer, indices)
-        if offset is None or not (buffer.stream or buffer.pages):
+        ahead = self.cone.ahead
+        if offset is None or not (ahead.stream if buffer.streamed else buffer.pages and ahead.pages):
             return ""
         byte = "" if buffer.layout.nibble else f" * {BITS[buffer.dtype] // 8}"
-        if buffer.stream:
-            return f"if (R <= {FEW_ROWS}) hr_prefetch({buffer.pointer}, ({offset.c()}){byte} + {buffer.stream});"
+        if buffer.streamed:
+            return f"if (R <= {ahead.few_rows}) hr_prefetch({buffer.pointer}, ({offset.c()}){byte} + {ahead.stream});"
         loops = [x for x in place.path if x.kind is LevelKind.LOOP and x.stride <= buffer.pages]
         walked = [x for x in loops if x.axis not in self.graph.types[self.node(at).args[0]].axes]
         if not walked:
             return ""
         turned = re.sub(
-            rf"\b{walked[0].variable}\b", f"({walked[0].variable} + {buffer.pages // walked[0].stride})", offset.c()
+            rf"\b{walked[0].variable}\b",
+            f"({walked[0].variable} + {ahead.pages * buffer.pages // walked[0].stride})",
+            offset.c(),
         )
         return f"hr_prefetch({buffer.pointer}, ({turned}){byte});"
 

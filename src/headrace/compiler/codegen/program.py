@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from headrace.compiler.codegen.cone import Buffer, Cone, Store
+from headrace.compiler.codegen.cone import Ahead, Buffer, Cone, Store
 from headrace.compiler.codegen.emit import emit, index_of
 from headrace.compiler.codegen.layout import Layout
 from headrace.compiler.codegen.nest import Level, LevelKind
 from headrace.compiler.ir import BITS, DType, Kind, Op, Part
 from headrace.compiler.schedule.cones import Nest
 from headrace.compiler.schedule.plan import PartPlan, StagePlan
+from headrace.compiler.schedule.tiles import Tile
 
 ALIGNMENT = 64
-STREAM = 2560  # bytes that weights are fetched ahead
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,31 +88,35 @@ def generate(parts: Sequence[tuple[Part, PartPlan]], maxima: Mapping[str, int]) 
         maxima: The largest value of each symbol that stands inside of an array.
     """
     arrays = Inventory()
-    symbols = sorted({a.extent for part, _ in parts for a in part.graph.axes.values() if isinstance(a.extent, str)})
+    symbols = symbols_of(parts)
     functions: list[str] = []
     calls: list[str] = []
     names: list[str] = []
     parts_done: list[str] = []
     stages = 0
     for part, plan in parts:
-        writer = _PartWriter(part, plan, arrays, maxima)
+        writer = PartWriter(part, plan, arrays, maxima)
         functions += writer.functions()
         stages += len(plan.stages) * len(part.repeats)
         writer.close()
         calls += _calls(part, writer.stage_names(), len(names), len(parts_done))
         parts_done.append(part.name)
         names += writer.stage_names()
-    head = [
-        "#include <time.h>",
-        '#include "headrace.h"',
-        '#include "headrace_pool.h"',
-        "",
-        *STEP.strip().split("\n"),
-        "",
-    ]
-    head += [f"#define size_{name} (s->sizes[{n}])" for n, name in enumerate(symbols)]
-    text = "\n".join([*head, "", *functions, *_entry(calls), ""])
-    return ProgramSource(text, arrays, tuple(symbols), stages, tuple(names), tuple(parts_done))
+    text = "\n".join([*head(symbols), *functions, *_entry(calls), ""])
+    return ProgramSource(text, arrays, symbols, stages, tuple(names), tuple(parts_done))
+
+
+def symbols_of(parts: Sequence[tuple[Part, PartPlan]]) -> tuple[str, ...]:
+    """The symbols of a program, in the order in which a step has their values."""
+    extents = {axis.extent for part, _ in parts for axis in part.graph.axes.values()}
+    return tuple(sorted(extent for extent in extents if isinstance(extent, str)))
+
+
+def head(symbols: Sequence[str]) -> list[str]:
+    """What stands above the functions."""
+    includes = ["#include <time.h>", '#include "headrace.h"', '#include "headrace_pool.h"', ""]
+    sizes = [f"#define size_{name} (s->sizes[{n}])" for n, name in enumerate(symbols)]
+    return [*includes, *STEP.strip().split("\n"), "", *sizes, ""]
 
 
 STEP = """
@@ -172,7 +176,16 @@ def _entry(calls: Sequence[str]) -> list[str]:
     ]
 
 
-class _PartWriter:
+class PartWriter:
+    """Writes a part's functions.
+
+    Args:
+        part: The part.
+        plan: Its schedule.
+        arrays: Where its arrays are noted.
+        maxima: See ``generate``.
+    """
+
     def __init__(self, part: Part, plan: PartPlan, arrays: Inventory, maxima: Mapping[str, int]) -> None:
         self.part = part
         self.plan = plan
@@ -186,14 +199,17 @@ class _PartWriter:
         self._kept()
 
     def stage_names(self) -> list[str]:
+        """The stages' functions."""
         return [f"{_c(self.part.name)}_{n}" for n in range(len(self.plan.stages))]
 
-    def functions(self) -> list[str]:
+    def functions(self, stages: Collection[int] | None = None) -> list[str]:
+        """The functions of some stages, by their numbers; of all by default."""
         lines: list[str] = []
-        for name, stage in zip(self.stage_names(), self.plan.stages, strict=True):
-            for nest in stage.nests():
-                lines += self.nest(nest, stage)
-            lines += self.stage(name, stage)
+        for n, (name, stage) in enumerate(zip(self.stage_names(), self.plan.stages, strict=True)):
+            if stages is None or n in stages:
+                for nest in stage.nests():
+                    lines += self.nest(nest, stage)
+                lines += self.stage(name, stage)
         return lines
 
     # -- arrays
@@ -218,7 +234,7 @@ class _PartWriter:
                 array.dtype,
                 layout,
                 padded=declared.kind is not Kind.STATE,
-                stream=STREAM if declared.kind is Kind.WEIGHT else 0,
+                streamed=declared.kind is Kind.WEIGHT,
                 pages=self.plan.page_tokens if declared.kind is Kind.STATE else 0,
             )
             kind = {Kind.WEIGHT: "weight", Kind.STATE: "state"}.get(declared.kind)
@@ -280,14 +296,17 @@ class _PartWriter:
     # -- nests
 
     def cone(self, nest: Nest, stage: StagePlan) -> Cone:
+        """What a nest computes, and where its operands are."""
         graph = self.facts.graph
         loops = self.plan.loops[nest]
         computed = set(nest.roots)
+        tile = self.plan.tiles[nest]
+        ahead = Ahead(tile.stream, tile.few_rows, tile.pages)
         buffers = {at: b for at, b in self.pointers.items() if at not in computed}
         uniform = dict.fromkeys(self.facts.segments, "segment") if stage.ragged else {}
         limits = {axis: f"limit_{axis}" for axis in self._bounded(nest)}
         levels = tuple(_limited(level, limits) for level in loops.levels)
-        return Cone(graph, tuple(self._stores(nest)), levels, buffers, uniform, limits)
+        return Cone(graph, tuple(self._stores(nest)), levels, buffers, uniform, limits, ahead)
 
     def _bounded(self, nest: Nest) -> dict[str, int]:
         """Axes of known length that the nest folds only so far, with the node that says how far."""
@@ -332,11 +351,13 @@ class _PartWriter:
         return found
 
     def arguments(self, nest: Nest) -> list[str]:
+        """The numbers that a nest is called with, besides its rows."""
         loops = self.plan.loops[nest]
         tasks = [level.variable for level in loops.levels if level.kind is LevelKind.TASK]
         return [*tasks, *(f"limit_{axis}" for axis in self._bounded(nest))]
 
     def nest(self, nest: Nest, stage: StagePlan) -> list[str]:
+        """A nest for a fixed number of rows, and the function that cuts rows into such."""
         body = emit(self.cone(nest, stage))
         pointers = "".join(f", char *const {p}" for p in self.parameters(nest))
         numbers = "".join(f", const int64_t {v}" for v in ["segment", "row0", "row1", *self.arguments(nest)])
@@ -348,7 +369,7 @@ class _PartWriter:
         tail = "".join(f", {v}" for v in self.arguments(nest))
         lines += [f"static void {name}_rows(const hr_step *s{pointers}{numbers}) {{"]
         lines += ["    for (int64_t row = row0; row < row1;) {", "        const int64_t left = row1 - row;"]
-        variants = row_variants(self.plan.tiles[nest].rows)
+        variants = row_variants(self.plan.tiles[nest])
         for n, rows in enumerate(variants):
             smaller = variants[n + 1] if n + 1 < len(variants) else 0
             condition = f"if (left > {smaller}) " if smaller else ""
@@ -359,6 +380,7 @@ class _PartWriter:
     # -- stages
 
     def stage(self, name: str, stage: StagePlan) -> list[str]:
+        """The loop over a stage's tasks."""
         pointers: dict[str, str] = {}
         for nest in stage.nests():
             pointers |= self.parameters(nest)
@@ -448,9 +470,9 @@ class _PartWriter:
         return lines
 
 
-def row_variants(rows: int) -> list[int]:
+def row_variants(tile: Tile) -> list[int]:
     """Row counts for which a nest is made, largest first."""
-    return [rows, *(n for n in (8, 4, 2, 1) if n < rows)]
+    return [tile.rows, *(n for n in tile.variants if n < tile.rows)]
 
 
 def _limited(level: Level, limits: Mapping[str, str]) -> Level:

@@ -107,7 +107,9 @@ def plan_part(
     page_tokens: int,
     repeats: int = 1,
     tile_for: Callable[[Facts, Nest], Tile] = default_tile,
-    row_tile: int = ROW_TILE,
+    row_tile: int | Callable[[Stage], int] = ROW_TILE,
+    ragged_tile: int = RAGGED_TILE,
+    apart: Callable[[Nest], bool] = lambda nest: False,
 ) -> PartPlan:
     """Schedule a graph.
 
@@ -117,11 +119,13 @@ def plan_part(
         page_tokens: Tokens of a page of state.
         repeats: How often the graph runs in a step, each time with its own share of a page.
         tile_for: Sizes for each nest.
-        row_tile: Rows of a tile.
+        row_tile: Rows of a tile, of all stages or of each.
+        ragged_tile: Most rows of a tile whose rows must be of one segment.
+        apart: Which nests that need a row alone are computed in a stage of their own (see ``divide``).
     """
     facts = Facts(graph)
     kept, nests = _nests(facts)
-    stages = divide(facts, nests)
+    stages = divide(facts, nests, apart)
     tiles = {nest: tile_for(facts, nest) for nest in nests}
     loops: dict[Nest, Loops] = {}
     for stage in stages:
@@ -134,7 +138,7 @@ def plan_part(
     states = _interleaved(_states(facts, loops, page_tokens), repeats)
     return PartPlan(
         facts,
-        tuple(_stage(facts, stage, row_tile) for stage in stages),
+        tuple(_stage(facts, stage, row_tile, ragged_tile) for stage in stages),
         loops,
         tiles,
         _layouts(facts, loops, states, maxima),
@@ -154,11 +158,12 @@ def _nests(facts: Facts) -> tuple[dict[int, str], list[Nest]]:
         kept = dict(sorted((kept | dict.fromkeys(again, "shared")).items()))
 
 
-def _stage(facts: Facts, stage: Stage, row_tile: int) -> StagePlan:
+def _stage(facts: Facts, stage: Stage, row_tile: int | Callable[[Stage], int], ragged_tile: int) -> StagePlan:
     nests = [*stage.prologue, *(nest for group in stage.groups for nest in group.nests)]
     task_axes = stage.groups[0].axes if stage.groups else ()
     rows = row_axis(facts, nests[0], task_axes)
-    tile = RAGGED_TILE if stage.ragged else row_tile
+    wanted = row_tile if isinstance(row_tile, int) else row_tile(stage)
+    tile = ragged_tile if stage.ragged else wanted
     return StagePlan(stage.prologue, tuple(group.nests for group in stage.groups), stage.ragged, rows, tile)
 
 

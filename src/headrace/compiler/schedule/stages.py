@@ -8,7 +8,7 @@ left in the thread's memory.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from headrace.compiler.ir import Op
@@ -47,12 +47,13 @@ class Stage:
     ragged: bool
 
 
-def divide(facts: Facts, nests: Sequence[Nest]) -> list[Stage]:
+def divide(facts: Facts, nests: Sequence[Nest], apart: Callable[[Nest], bool] = lambda nest: False) -> list[Stage]:
     """The stages, as few as reads and writes allow.
 
     Args:
         facts: The graph.
         nests: Each after those that it reads from.
+        apart: Prologues that are computed once, in a stage before that of whoever reads them, and not by each thread.
     """
     made = {root: nest for nest in nests for root in nest.roots}
     level: dict[Nest, int] = {}
@@ -61,7 +62,8 @@ def divide(facts: Facts, nests: Sequence[Nest]) -> list[Stage]:
         sources = {made[at]: elsewhere for at, elsewhere in nest.reads.items()}
         follows = [s for s, elsewhere in sources.items() if _may_follow(facts, nest, owner.get(s), elsewhere)]
         lead = owner[follows[0]] if follows else None
-        levels = [level[s] + (s in owner and owner[s] is not lead) for s in sources]
+        mine = lead is None and not nest.contractions and apart(nest)
+        levels = [level[s] + _waits(s, mine, owner, lead, apart) for s in sources]
         levels += [level[w] + 1 for w in nests if w in level and _written_before(facts, w, nest)]
         level[nest] = max(levels, default=0)
         if lead is not None and level[nest] == level[lead]:
@@ -69,6 +71,21 @@ def divide(facts: Facts, nests: Sequence[Nest]) -> list[Stage]:
         elif nest.contractions:
             owner[nest] = nest
     return [_stage(facts, [n for n in nests if level[n] == at], owner) for at in sorted(set(level.values()))]
+
+
+def _waits(source: Nest, mine: bool, owner: dict[Nest, Nest], lead: Nest | None, apart: Callable[[Nest], bool]) -> bool:
+    """Whether a nest must wait for one that it reads: one of another group, or one that is computed once.
+
+    Args:
+        source: What it reads.
+        mine: Whether the nest itself is computed once: such nests share a stage.
+        owner: The group of each nest that has one.
+        lead: The nest's own group, if it has one.
+        apart: See ``divide``.
+    """
+    if source in owner:
+        return owner[source] is not lead
+    return apart(source) and not mine
 
 
 def columns(facts: Facts, nest: Nest) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from headrace.compiler.codegen.layout import Layout, Piece
 from headrace.compiler.codegen.nest import Level, LevelKind
@@ -15,19 +15,36 @@ from headrace.compiler.schedule.stages import columns, lane_axis, result_axes
 LANES = 16
 LONGEST_UNROLL = 16
 MOST_VECTORS = 4
+STREAM = 2560
+FEW_ROWS = 2  # so few that memory, not arithmetic, is what a load is waited for
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """How much of a nest's result is held in registers at once.
+    """The choices of a nest: above all how much of its result is held in registers at once. None changes a result.
 
     Attributes:
         rows: Rows (tokens) of the widest variant; narrower ones are made for what is left over.
         vectors: Vectors of sixteen columns.
+        variants: Rows of the narrower variants, largest first; the last is 1.
+        rows_outside: Whether the loop over rows is outside of the one over vectors.
+        groups_unrolled: Whether the loop over groups inside of a block is unrolled, inside of the rows; else it is a
+            loop outside of them.
+        blocks: Turns of the outermost loop over what is folded that are written out, where that divides them.
+        stream: Bytes that weights are fetched ahead; 0: they are not.
+        few_rows: Rows up to which they are.
+        pages: Pages of state that the next one is fetched ahead; 0: it is not.
     """
 
     rows: int = 1
     vectors: int = 1
+    variants: tuple[int, ...] = (8, 4, 2, 1)
+    rows_outside: bool = False
+    groups_unrolled: bool = True
+    blocks: int = 1
+    stream: int = STREAM
+    few_rows: int = FEW_ROWS
+    pages: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +88,16 @@ def loops_of(facts: Facts, nest: Nest, tile: Tile, lead: Nest | None, whole: boo
         levels.append(Level(lane, LevelKind.TASK, lane_task, _static(facts, lane) // lane_task, f"{lane}_task"))
     elif lane and vectors == 0:
         levels.append(_loop(facts, lane, LANES))
-    looped = [a for a in folds if not _unrolled(facts, folds, group, a)]
+    looped = [a for a in folds if not (tile.groups_unrolled and _unrolled(facts, folds, group, a))]
     row_like = [a for a in inner if nest.contractions]
     levels += [_loop(facts, a, 1) for a in inner if not nest.contractions]
-    levels += [_fold_loop(facts, nest, a, group.get(a, 1), lane) for a in looped]
-    if vectors:
-        levels.append(Level(lane, LevelKind.UNROLL, LANES, vectors, f"{lane}_vector"))
+    loops = [_fold_loop(facts, nest, a, group.get(a, 1), lane) for a in looped]
+    levels += [part for n, x in enumerate(loops) for part in (_split(facts, nest, x, tile.blocks) if n == 0 else (x,))]
+    held = [Level(lane, LevelKind.UNROLL, LANES, vectors, f"{lane}_vector")] if vectors else []
     if rows:
         place = "hr_smaller(row0 + row, row1 - 1)"
-        levels.append(Level(rows, LevelKind.UNROLL, 1, tile.rows, "row", "R", place))
+        held.insert(0 if tile.rows_outside else 1, Level(rows, LevelKind.UNROLL, 1, tile.rows, "row", "R", place))
+    levels += held
     levels += [Level(a, LevelKind.UNROLL, 1, _static(facts, a), a) for a in row_like]
     levels += [
         Level(a, LevelKind.UNROLL, group.get(a, 1), axes[a].extent // group.get(a, 1), f"{a}_group")  # type: ignore[operator]
@@ -132,6 +150,18 @@ def _loop(facts: Facts, axis: str, stride: int) -> Level:
 
 def _fold_loop(facts: Facts, nest: Nest, axis: str, group: int, lane: str) -> Level:
     return _loop(facts, axis, LANES if _fold_lanes(facts, nest, axis, group, lane) else group)
+
+
+def _split(facts: Facts, nest: Nest, level: Level, turns: int) -> tuple[Level, ...]:
+    """A loop with so many of its turns written out, in the same order, if it has a known number of them."""
+    bounded = any(
+        facts.node(at).op is Op.FOLD and facts.node(at).attrs[1] == level.axis and len(facts.node(at).args) > 1
+        for at in nest.nodes
+    )
+    if turns <= 1 or not nest.contractions or bounded or level.steps or level.count % turns or level.count <= turns:
+        return (level,)
+    outer = replace(level, stride=level.stride * turns, count=level.count // turns)
+    return outer, Level(level.axis, LevelKind.UNROLL, level.stride, turns, f"{level.axis}_turn")
 
 
 def _fold_lanes(facts: Facts, nest: Nest, axis: str, group: int, lane: str) -> bool:
