@@ -2,6 +2,7 @@
 
 import json
 
+import engines
 import numpy as np
 import pytest
 from engines import assert_matches_reference, engine_for, record_logits, reference_logits, request, run
@@ -13,6 +14,12 @@ from headrace.text.prompt import chat_prompt
 from headrace.text.tokenizer import load_tokenizer
 
 GREEDY = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
+
+
+@pytest.fixture(params=["eager", "compiled"], autouse=True)
+def _executor(request, monkeypatch):
+    """Each test on both executors, in float32."""
+    monkeypatch.setattr(engines, "DEFAULTS", {"executor": request.param, "recipe": "float32"})
 
 
 @pytest.fixture(scope="module", params=["llama3", "qwen3"])

@@ -9,6 +9,7 @@ from headrace.engine.messages import Generate
 from headrace.engine.sampling_params import SamplingParams
 from headrace.fleet.assembly import EngineOptions, build_engine
 
+DEFAULTS: dict = {}  # options of every engine, for tests that run on several executors
 GREEDY = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True)
 
 
@@ -20,7 +21,7 @@ def engine_for(path, *, pages=None, constraint_for=lambda params: None, **option
         from headrace.runtime.state_layout import state_layout
 
         options["kv_memory"] = pages * state_layout(load_spec(open_checkpoint(path), "m"), 4).page_bytes
-    options = {"threads": torch.get_num_threads(), "debug": True, "kv_memory": 64 << 20, **options}
+    options = {"threads": torch.get_num_threads(), "debug": True, "kv_memory": 64 << 20, **DEFAULTS, **options}
     return build_engine(EngineOptions(path=str(path), name="test", **options), constraint_for)[0]
 
 

@@ -49,12 +49,12 @@ def form(facts: Facts, kept: Mapping[int, str]) -> list[Nest]:
             at = leader[at]
         return at
 
+    def team(at: int) -> list[int]:
+        return [x for x in kept if find(x) == find(at)]
+
     for b in kept:
-        for a in kept:
-            merged = [x for x in kept if find(x) in (find(a), find(b))]
-            team = frozenset().union(*(parts[x] for x in merged if find(x) == find(a)))
-            wanted = a < b and find(a) != find(b) and _belong(facts, kept, parts, team, a, b)
-            if wanted and not _encloses(facts, kept, parts, merged):
+        for a in reversed([x for x in kept if x < b]):  # what is nearest first
+            if find(a) != find(b) and _belong(facts, kept, parts, (a, team(a)), (b, team(b))):
                 leader[max(find(a), find(b))] = min(find(a), find(b))
     teams: dict[int, list[int]] = {}
     for at in kept:
@@ -85,16 +85,34 @@ def _after(facts: Facts, nodes: frozenset[int], products: frozenset[int]) -> set
 
 
 def _belong(
-    facts: Facts, kept: Mapping[int, str], parts: Mapping[int, frozenset[int]], team: frozenset[int], a: int, b: int
+    facts: Facts,
+    kept: Mapping[int, str],
+    parts: Mapping[int, frozenset[int]],
+    first: tuple[int, list[int]],
+    second: tuple[int, list[int]],
 ) -> bool:
-    if any(facts.node(x).op in COSTLY and not facts.constant[x] for x in parts[a] & parts[b]):
-        return True
-    reads = _reads(facts, kept, parts[b], b)
-    if reads.get(a) != frozenset() or any(x in facts.contractions for x in parts[b]):
+    """Whether two kept values, each with its team, shall share a nest."""
+    (a, team_a), (b, team_b) = first, second
+    nodes_a, nodes_b = (frozenset().union(*(parts[x] for x in team)) for team in (team_a, team_b))
+    if not (_share_work(facts, parts[a], parts[b]) or _reads(facts, kept, parts[b], b).get(a) == frozenset()):
         return False
-    # After a contraction only what folds no other axes: its tasks share the axes that are left.
-    contracts = any(x in facts.contractions for x in team)
-    return not contracts or folded(facts, parts[b]) <= folded(facts, team)
+    contracts = [bool(nodes & facts.contractions.keys()) for nodes in (nodes_a, nodes_b)]
+    if contracts[0] != contracts[1]:
+        # After a contraction only what folds no other axes, for its tasks share the axes that are left; before it
+        # nothing, for that would be computed again in each of them.
+        common = frozenset.intersection(*(facts.axes[x] for x in team_a))
+        narrow = any(not common <= facts.axes[x] | folded(facts, nodes_b) for x in team_b)
+        if not contracts[0] or narrow or not folded(facts, nodes_b) <= folded(facts, nodes_a):
+            return False
+    elif contracts[0] and not _share_work(facts, nodes_a, nodes_b):
+        return False
+    both = [*team_a, *team_b]
+    elsewhere = any(axes and at in both for x in both for at, axes in _reads(facts, kept, parts[x], x).items())
+    return not elsewhere and not _encloses(facts, kept, parts, sorted(both))
+
+
+def _share_work(facts: Facts, a: frozenset[int], b: frozenset[int]) -> bool:
+    return any(facts.node(x).op in COSTLY and not facts.constant[x] for x in a & b)
 
 
 def folded(facts: Facts, nodes: Iterable[int]) -> set[str]:
