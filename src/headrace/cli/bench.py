@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headrace.cli.bench_compare import compare
+from headrace.cli.bench_quality import quality
 from headrace.cli.bench_serve import serve
 from headrace.cli.options import (
     DEFAULT_MODEL,
@@ -37,6 +38,7 @@ app = typer.Typer(
 )
 app.command()(serve)
 app.command()(compare)
+app.command()(quality)
 
 
 @app.command()

@@ -141,6 +141,27 @@ class Batch:
         )
 
 
+def whole_prompt(tokens: IntArray, page_tokens: int) -> Batch:
+    """A batch that computes one sequence from its start, in slot 0 and the first pages; nothing is drawn.
+
+    Args:
+        tokens: int32 [n].
+        page_tokens: Tokens of a page.
+    """
+    pages = np.arange(-(-len(tokens) // page_tokens), dtype=np.int32)
+    zero = np.zeros(1, np.int32)
+    return Batch(
+        step=0,
+        opens=(SlotOpen(0, tokens, len(tokens), SlotSampling()),),
+        pages=(PageWrite(0, 0, pages),),
+        slots=zero,
+        starts=zero,
+        offsets=np.array([0, len(tokens)], np.int32),
+        tokens=tokens,
+        sample=np.zeros(1, np.bool_),
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class TokenLogprobs:
     """Raw log probabilities of one position.

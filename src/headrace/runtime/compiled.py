@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +17,7 @@ from headrace.models.checkpoint import Checkpoint
 from headrace.models.spec import ModelSpec
 from headrace.quant.recipes import Recipe
 from headrace.runtime.artifacts import open_model, open_weights
-from headrace.runtime.batch import Batch, StepOutput, Ticket, TokenLogprobs
+from headrace.runtime.batch import Batch, StepOutput, Ticket, TokenLogprobs, whole_prompt
 from headrace.runtime.compile import BLOCK_TOKENS, CompiledModel
 from headrace.runtime.native_program import SLACK, NativeProgram, Tiles, aligned
 from headrace.runtime.packed_weights import Directory, Progress, addresses
@@ -172,6 +173,24 @@ class CompiledExecutor:
                 errors[i] = str(error)
         seconds = time.perf_counter() - begin
         return StepOutput(batch.step, tokens, (tokens >= 0).astype(np.int32), tuple(logprobs), prompt, errors, seconds)
+
+    def prompt_logits(self, tokens: Ints, rows: range) -> Iterator[npt.NDArray[np.float32]]:
+        """The logits after some positions of one sequence, computed alone in slot 0 and the first pages.
+
+        Args:
+            tokens: int32 [n], the sequence, no longer than a step may be.
+            rows: The positions.
+
+        Yields:
+            float32 [some, vocab], valid until the next.
+        """
+        batch = whole_prompt(tokens, PAGE_TOKENS)
+        self.slots.apply(batch)
+        step = self._prepare(batch)
+        self._run(step, np.empty(0, np.int32), (0, len(self.program.source.parts) - 1))
+        for at in range(rows.start, rows.stop, len(self._arrays["select"])):
+            most = min(rows.stop, at + len(self._arrays["select"]))
+            yield self._logits(step, np.arange(at, most, dtype=np.int32))
 
     def _prepare(self, batch: Batch) -> _Step:
         lengths = np.diff(batch.offsets)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +14,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from headrace.models.llama import LlamaModel
 from headrace.models.spec import ModelSpec
-from headrace.runtime.batch import Batch, StepOutput, Ticket, TokenLogprobs
+from headrace.runtime.batch import Batch, FloatArray, IntArray, StepOutput, Ticket, TokenLogprobs, whole_prompt
 from headrace.runtime.sampler import token_logprobs
 from headrace.runtime.slots import SlotTable
 from headrace.runtime.state_layout import StateLayout, state_layout
@@ -104,6 +105,23 @@ class EagerExecutor:
             rows = self._rows(batch)
             hidden = self._forward(batch, rows)
             return self._output(batch, rows, hidden, begin)
+
+    def prompt_logits(self, tokens: IntArray, rows: range) -> Iterator[FloatArray]:
+        """The logits after some positions of one sequence, computed alone in slot 0 and the first pages.
+
+        Args:
+            tokens: int32 [n], the sequence.
+            rows: The positions.
+
+        Yields:
+            float32 [some, vocab].
+        """
+        batch = whole_prompt(tokens, self.layout.page_tokens)
+        with torch.inference_mode():
+            self.slots.apply(batch)
+            hidden = self._forward(batch, self._rows(batch))
+            for at in range(rows.start, rows.stop, LOGIT_ROWS):
+                yield self.model.logits(hidden[at : min(rows.stop, at + LOGIT_ROWS)]).numpy()
 
     def _rows(self, batch: Batch) -> list[_Row]:
         rows = []
