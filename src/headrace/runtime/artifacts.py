@@ -1,6 +1,11 @@
-"""What compiling a model gave, kept on disk: the program, and the packed weights.
+"""What compiling a model gave, kept on disk: the prepared model, the program, and the packed weights.
 
-A later start finds both and imports no PyTorch. Files are named by everything that they depend on, written beside their
+    programs/KEY.graphs.msgpack          before it is scheduled
+    programs/KEY.msgpack                 scheduled by default
+    programs/KEY-FINGERPRINT.msgpack     scheduled as a search has found to be faster
+    weights/CONTENT-KEY-LAYOUT.bin       packed as a schedule wants them
+
+A later start finds them and imports no PyTorch. Files are named by everything that they depend on, written beside their
 place and renamed, so that whatever has the name is whole; what cannot be written is done without.
 """
 
@@ -14,19 +19,26 @@ import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 import headrace
+from headrace.compiler.codegen.cone import CannotEmit
+from headrace.compiler.native.cores import default_threads
+from headrace.compiler.native.cpu import cpu_features
+from headrace.compiler.native.toolchain import find_compiler
+from headrace.compiler.search.choices import gene_space
+from headrace.compiler.search.database import Key, TuningDatabase
+from headrace.compiler.search.genes import DEFAULT, Genome, InvalidGenome
 from headrace.models.checkpoint import Checkpoint
 from headrace.models.hub import cache_folder
 from headrace.models.spec import ModelSpec
 from headrace.quant.recipes import Recipe
 from headrace.quant.weights import stored_formats
-from headrace.runtime.compile import CompiledModel, Report, compile_model
+from headrace.runtime.compile import CompiledModel, PreparedModel, Report, prepare_model, schedule_model
 from headrace.runtime.native_program import aligned
 from headrace.runtime.packed_weights import Directory, Progress, directory, fill
 
@@ -37,32 +49,103 @@ SOURCES = ("compiler", "models", "quant", "runtime")
 
 
 def open_model(
-    checkpoint: Checkpoint, spec: ModelSpec, recipe: Recipe, report: Report = lambda what: None
+    checkpoint: Checkpoint,
+    spec: ModelSpec,
+    recipe: Recipe,
+    threads: int | None = None,
+    report: Report = lambda what: None,
 ) -> tuple[CompiledModel, str]:
     """The compiled model, from the cache if it is there, and its key.
+
+    The schedule is the one that ``headrace tune`` has found for this machine, else the default one.
+
+    Args:
+        checkpoint: The model.
+        spec: Its dimensions.
+        recipe: The numbers to compute with.
+        threads: Threads that compute; one a core by default.
+        report: Called with what is done next.
 
     Raises:
         Unsupported: The model cannot be captured.
         CannotEmit: There is no code for it.
+        ToolchainError: There is no C compiler.
     """
     key = program_key(checkpoint, spec, recipe)
-    path = cache_folder() / "programs" / f"{key}.msgpack"
-    found = _read(path)
+    genome = tuned_genome(key, threads)
+    try:
+        return _open(checkpoint, spec, recipe, key, genome, report), key
+    except (InvalidGenome, CannotEmit) as error:
+        if not genome.values:
+            raise
+        logger.warning("a tuned program cannot be used, using the defaults: %s", error)
+    return _open(checkpoint, spec, recipe, key, DEFAULT, report), key
+
+
+def open_prepared(
+    checkpoint: Checkpoint, spec: ModelSpec, recipe: Recipe, report: Report = lambda what: None
+) -> tuple[PreparedModel, Path]:
+    """The model before it is scheduled, from the cache if it is there, and its file, which there may not be.
+
+    Raises:
+        Unsupported: The model cannot be captured.
+    """
+    path = cache_folder() / "programs" / f"{program_key(checkpoint, spec, recipe)}.graphs.msgpack"
+    found = read_kept(path, PreparedModel)
     if found is None:
-        found = compile_model(checkpoint, spec, recipe, report)
-        _write(path, lambda file: file.write(_encoder().encode(found)))
-    return found, key
+        found = prepare_model(checkpoint, spec, recipe, report)
+        keep(path, found)
+    return found, path
+
+
+def tuning_key(program: str, threads: int | None) -> Key:
+    """What a search's result holds for, on this machine.
+
+    Raises:
+        ToolchainError: There is no C compiler.
+    """
+    return Key(program, cpu_features().hardware_id, find_compiler().version, threads or default_threads())
+
+
+def tuned_genome(program: str, threads: int | None) -> Genome:
+    """The best schedule known here; the default one if no search was made."""
+    entry = TuningDatabase().load(tuning_key(program, threads))
+    if entry is None:
+        return DEFAULT
+    genome = Genome(tuple(sorted(entry.genome.items())))
+    if genome.fingerprint != entry.fingerprint:
+        logger.warning("a tuned program is damaged, using the defaults", extra={"fingerprint": entry.fingerprint})
+        return DEFAULT
+    return genome
+
+
+def _open(
+    checkpoint: Checkpoint, spec: ModelSpec, recipe: Recipe, key: str, genome: Genome, report: Report
+) -> CompiledModel:
+    name = f"{key}-{genome.fingerprint}" if genome.values else key
+    path = cache_folder() / "programs" / f"{name}.msgpack"
+    found = read_kept(path, CompiledModel)
+    if found is None:
+        prepared, _ = open_prepared(checkpoint, spec, recipe, report)
+        if genome.values:
+            gene_space(prepared.program).genome(genome.as_dict())
+        report("scheduling")
+        found = schedule_model(prepared, genome)
+        keep(path, found)
+    return found
 
 
 def open_weights(
     model: CompiledModel, key: str, checkpoint: Checkpoint, progress: Progress | None = None
 ) -> tuple[Directory, npt.NDArray[np.uint8]]:
     """The packed weights, from the cache if they are there, and where each lies."""
-    where = directory(list(model.source.arrays.weights.values()), model.extents)
-    path = cache_folder() / "weights" / f"{checkpoint.content_id()}-{key}.bin"
+    prepared = model.prepared
+    where = directory(list(model.source.arrays.weights.values()), prepared.extents)
+    layout = hashlib.sha256(repr(where).encode()).hexdigest()[:12]  # schedules may share it
+    path = cache_folder() / "weights" / f"{checkpoint.content_id()}-{key}-{layout}.bin"
     block = _read_block(path, where.size)
     if block is None:
-        block = fill(where, model.made, model.load(checkpoint), progress)
+        block = fill(where, prepared.made, prepared.load(checkpoint), progress)
         _write(path, lambda file: file.write(block.data))
     return where, block
 
@@ -106,9 +189,18 @@ def _decode_array(kind: type, value: Any) -> Any:
     return np.frombuffer(data, np.dtype(dtype)).reshape(shape)
 
 
-def _read(path: Path) -> CompiledModel | None:
+T = TypeVar("T")
+
+
+def keep(path: Path, value: Any) -> None:
+    """Keep a record in a file, if that can be written."""
+    _write(path, lambda file: file.write(_encoder().encode(value)))
+
+
+def read_kept(path: Path, kind: type[T]) -> T | None:
+    """What ``keep`` has written; None if it is not there, or damaged."""
     try:
-        return msgspec.msgpack.decode(path.read_bytes(), type=CompiledModel, dec_hook=_decode_array)
+        return msgspec.msgpack.decode(path.read_bytes(), type=kind, dec_hook=_decode_array)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, msgspec.MsgspecError) as error:

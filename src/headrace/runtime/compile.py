@@ -1,9 +1,12 @@
-"""A checkpoint to a compiled program: captured, rewritten, put into a recipe's numbers, scheduled, written as C."""
+"""A checkpoint to a compiled program: captured, rewritten, put into a recipe's numbers; then scheduled, written as C.
+
+The first half needs PyTorch and some seconds, and gives a ``PreparedModel``; the second a search does often.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +23,10 @@ from headrace.compiler.rules.cost import CostModel
 from headrace.compiler.rules.facts import INDEX, RUNTIME
 from headrace.compiler.rules.optimize import explore
 from headrace.compiler.rules.program import Assumptions, Blocks
-from headrace.compiler.schedule.plan import plan_part
+from headrace.compiler.schedule.plan import RAGGED_TILE
+from headrace.compiler.search.choices import Program as Unscheduled
+from headrace.compiler.search.choices import schedule
+from headrace.compiler.search.genes import DEFAULT, Genome
 from headrace.models.checkpoint import Checkpoint
 from headrace.models.spec import ModelSpec
 from headrace.quant.apply import apply_recipe
@@ -42,32 +48,28 @@ Report = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class CompiledModel:
-    """A model's program, and how its weights are got.
+class PreparedModel:
+    """A model's program before it is scheduled, and how its weights are got.
 
     Attributes:
-        source: The C file and what it is called with.
+        program: The graphs.
         extents: Of each weight, the lengths of its axes.
         made: Weights that are computed from others, and how.
         sources: How the others are got from the checkpoint.
         constants: Weights that no checkpoint holds, such as rope's frequencies.
         rules: How often each rewrite rule shows in the result.
-        page_bytes: Bytes of a page of state.
-        state_offsets: First byte in a page of each state, repetition by repetition.
     """
 
-    source: ProgramSource
+    program: Unscheduled
     extents: Mapping[str, Mapping[str, int]]
     made: Mapping[str, Graph]
     sources: Mapping[str, WeightSource]
     constants: Mapping[str, npt.NDArray[Any]]
     rules: Mapping[str, int]
-    page_bytes: int
-    state_offsets: tuple[int, ...]
 
     def load(self, checkpoint: Checkpoint) -> Callable[[str], npt.NDArray[Any]]:
         """How a stored weight is read by its full name."""
-        repeats = {r for weight in self.source.arrays.weights.values() for r in weight.repeats}
+        repeats = {r for part in self.program.parts for r in part.repeats}
         by_name = {bind(name, r): (source, r) for name, source in self.sources.items() for r in repeats}
 
         def read(name: str) -> npt.NDArray[Any]:
@@ -77,6 +79,25 @@ class CompiledModel:
             return load_weight(checkpoint, source, repeat)
 
         return read
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledModel:
+    """A model's program.
+
+    Attributes:
+        prepared: What it was before it was scheduled.
+        source: The C file and what it is called with.
+        page_bytes: Bytes of a page of state.
+        state_offsets: First byte in a page of each state, repetition by repetition.
+        ragged_tile: Most rows of a tile whose rows must be of one segment.
+    """
+
+    prepared: PreparedModel
+    source: ProgramSource
+    page_bytes: int
+    state_offsets: tuple[int, ...]
+    ragged_tile: int
 
 
 @dataclass(slots=True)
@@ -89,7 +110,21 @@ class _Work:
 def compile_model(
     checkpoint: Checkpoint, spec: ModelSpec, recipe: Recipe, report: Report = lambda what: None
 ) -> CompiledModel:
-    """Compile a model. PyTorch is imported.
+    """Compile a model with the default schedule; see ``prepare_model``.
+
+    Raises:
+        Unsupported: The model cannot be captured.
+        CannotEmit: There is no code for its schedule.
+    """
+    prepared = prepare_model(checkpoint, spec, recipe, report)
+    report("scheduling")
+    return schedule_model(prepared)
+
+
+def prepare_model(
+    checkpoint: Checkpoint, spec: ModelSpec, recipe: Recipe, report: Report = lambda what: None
+) -> PreparedModel:
+    """Capture a model, rewrite it, and put it into a recipe's numbers. PyTorch is imported.
 
     Args:
         checkpoint: The model.
@@ -99,7 +134,6 @@ def compile_model(
 
     Raises:
         Unsupported: The model cannot be captured.
-        CannotEmit: There is no code for its schedule.
     """
     from headrace.compiler.capture import capture_model
     from headrace.models.llama import skeleton
@@ -111,9 +145,8 @@ def compile_model(
     report("rewriting")
     plain = Program(tuple(_rewritten(part, assumptions, work, prepare=True) for part in captured.program.parts))
     prepared = apply_recipe(plain, recipe, stored_formats(checkpoint), captured.dims)
-    report("scheduling")
     maxima = {"NB": -(-spec.context_length // BLOCK_TOKENS), "P": -(-spec.context_length // PAGE_TOKENS)}
-    planned = []
+    parts = []
     for part in prepared.program.parts:
         folded = fold_constants(_rewritten(part, assumptions, work).graph)
         work.made |= folded.made
@@ -122,17 +155,26 @@ def compile_model(
             for name, declared in folded.graph.inputs.items()
             if declared.kind == "weight"
         }
-        planned.append(
-            (
-                Part(part.name, folded.graph, part.repeats),
-                plan_part(folded.graph, maxima, PAGE_TOKENS, len(part.repeats)),
-            )
-        )
-    source = generate(planned, maxima)
-    page_bytes, offsets = _page(source)
-    return CompiledModel(
-        source, work.extents, work.made, prepared.sources, captured.constants, work.rules, page_bytes, offsets
-    )
+        parts.append(Part(part.name, folded.graph, part.repeats))
+    program = Unscheduled(tuple(parts), maxima, PAGE_TOKENS)
+    return PreparedModel(program, work.extents, work.made, prepared.sources, captured.constants, work.rules)
+
+
+def schedule_model(prepared: PreparedModel, genome: Genome = DEFAULT) -> CompiledModel:
+    """Schedule a model and write its C file.
+
+    Args:
+        prepared: The model.
+        genome: The choices of the schedule; the default ones if empty.
+
+    Raises:
+        CannotEmit: There is no code for this schedule.
+    """
+    planned = schedule(prepared.program, genome)
+    source = generate(planned, prepared.program.maxima)
+    page_bytes, offsets = page_of(source.arrays.states.values())
+    ragged = [stage.row_tile for _, plan in planned for stage in plan.stages if stage.ragged]
+    return CompiledModel(prepared, source, page_bytes, offsets, max(ragged, default=RAGGED_TILE))
 
 
 def _rewritten(part: Part, assumptions: Assumptions, work: _Work, prepare: bool = False) -> Part:
@@ -188,9 +230,9 @@ class _Finishing:
         return any(n.head.op == Op.INPUT for n in self.model.graph.nodes(eclass))
 
 
-def _page(source: ProgramSource) -> tuple[int, tuple[int, ...]]:
-    """Bytes of a page, and where in it each state of each repetition lies."""
-    states = list(source.arrays.states.values())
+def page_of(arrays: Iterable[Array]) -> tuple[int, tuple[int, ...]]:
+    """Bytes of a page of a program's states, and where in it each state of each repetition lies."""
+    states = list(arrays)
     sizes = [_share(state) for state in states]
     repetitions = max((len(state.repeats) for state in states), default=1)
     offsets = np.cumsum([0, *(sizes * repetitions)])

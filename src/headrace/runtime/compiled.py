@@ -12,7 +12,6 @@ import numpy.typing as npt
 
 from headrace.compiler.build import load_program
 from headrace.compiler.native.pool import ThreadPool
-from headrace.compiler.schedule.plan import RAGGED_TILE
 from headrace.models.checkpoint import Checkpoint
 from headrace.models.spec import ModelSpec
 from headrace.quant.recipes import Recipe
@@ -79,7 +78,7 @@ def load_compiled(
         Unsupported: The model cannot be captured.
         CannotEmit: There is no code for it.
     """
-    model, key = open_model(checkpoint, spec, recipe)
+    model, key = open_model(checkpoint, spec, recipe, threads)
     library = load_program(f"{spec.family}-{recipe.name}", model.source)
     where, block = open_weights(model, key, checkpoint, progress)
     return LoadedModel(model, library, ThreadPool(threads), where, block)
@@ -212,7 +211,7 @@ class CompiledExecutor:
             "NB": -(-longest // BLOCK_TOKENS),
             "R": 0,
         }
-        return _Step(sizes, arrays, _tiles(batch.offsets))
+        return _Step(sizes, arrays, tiles_of(batch.offsets, self._loaded.model.ragged_tile))
 
     def _run(self, step: _Step, select: Ints, parts: tuple[int, int]) -> npt.NDArray[np.float32]:
         """float32 [selected, vocab]: the logits of rows of the batch, valid until the next call."""
@@ -243,14 +242,14 @@ class CompiledExecutor:
         return tuple(reports)
 
 
-def _tiles(offsets: Ints) -> Tiles:
-    """Each row of the batch in shares of at most ``RAGGED_TILE`` tokens."""
+def tiles_of(offsets: Ints, most: int) -> Tiles:
+    """Each row of a batch in shares of at most so many tokens."""
     lengths = np.diff(offsets)
-    counts = -(-lengths // RAGGED_TILE)
+    counts = -(-lengths // most)
     segment = np.repeat(np.arange(len(lengths), dtype=np.int32), counts)
     first = np.cumsum(counts) - counts
-    begin = offsets[:-1][segment] + (np.arange(len(segment)) - first[segment]) * RAGGED_TILE
-    end = np.minimum(begin + RAGGED_TILE, offsets[1:][segment])
+    begin = offsets[:-1][segment] + (np.arange(len(segment)) - first[segment]) * most
+    end = np.minimum(begin + most, offsets[1:][segment])
     return Tiles(segment, begin.astype(np.int32), end.astype(np.int32))
 
 

@@ -35,7 +35,9 @@ class Tiles:
     end: npt.NDArray[np.int32]
 
 
-class _Step(ctypes.Structure):
+class StepTables(ctypes.Structure):
+    """``hr_step`` of generated code."""
+
     _fields_ = (
         ("sizes", ctypes.c_void_p),
         ("weights", ctypes.c_void_p),
@@ -90,7 +92,7 @@ class NativeProgram:
         self._weights = np.array(weights, np.uint64)
         self._states = np.array(states, np.uint64)
         self._tables = np.array([b.ctypes.data for b in self._buffers], np.uint64)
-        self._step = _Step(
+        self._step = StepTables(
             weights=self._weights.ctypes.data,
             states=self._states.ctypes.data,
             buffers=self._tables.ctypes.data,
