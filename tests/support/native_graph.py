@@ -83,20 +83,20 @@ def run_native(
                 array = arrays.buffers[f"{name}/0"]
                 packed = pack(bits(inputs[name], array.dtype), array.axes, array.layout)
                 program.value(f"{name}/0")[: packed.size] = packed
-        arguments = {name: roomy(_argument(inputs[name], a)) for name, a in arrays.arguments.items()}
-        program.run(sizes, arguments, _tiles(segments))
+        arguments = {name: roomy(argument(inputs[name], a)) for name, a in arrays.arguments.items()}
+        program.run(sizes, arguments, tiles_of(segments))
         for name in arrays.states:
             inputs[name][...] = _read_state(arrays.states[name], states[name], pages, inputs[name])
-        return {name: _output(program, graph, name, sizes) for name in graph.outputs}
+        return {name: output(program, graph, name, sizes) for name in graph.outputs}
 
 
-def _argument(values: np.ndarray, array) -> np.ndarray:
+def argument(values: np.ndarray, array) -> np.ndarray:
     extents = {p.axis: p.extent for p in array.layout.pieces if p.extent}
     wide = [(0, extents.get(axis, n) - n) for axis, n in zip(array.axes, values.shape, strict=True)]
-    return pack(np.pad(values, wide), array.axes, array.layout).astype(storage(array.dtype))
+    return pack(bits(np.pad(values, wide), array.dtype), array.axes, array.layout)
 
 
-def _tiles(segments: np.ndarray | None) -> Tiles:
+def tiles_of(segments: np.ndarray | None) -> Tiles:
     rows = [] if segments is None else list(zip(segments[:-1].tolist(), segments[1:].tolist(), strict=True))
     cut = [(n, b, min(b + 8, end)) for n, (begin, end) in enumerate(rows) for b in range(begin, end, 8)]
     return Tiles(*(np.array([c[i] for c in cut], np.int32) for i in range(3)))
@@ -126,7 +126,7 @@ def _read_state(array, wide, pages, like):
     return unbits(flat, array.dtype).reshape(like.shape)
 
 
-def _output(program, graph, name, sizes):
+def output(program, graph, name, sizes):
     at, full = graph.outputs[name]
     array = program.source.arrays.buffers[f"{name}/0"]
     extents = [graph.axes[a].extent for a in full.axes]

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from headrace.compiler.codegen.cone import Buffer, CannotEmit, Cone, Store
-from headrace.compiler.codegen.index import LANES, Index, Term
-from headrace.compiler.codegen.memory import Memory
+from headrace.compiler.codegen.index import LANES
+from headrace.compiler.codegen.memory import Memory, Spot, walked
 from headrace.compiler.codegen.nest import Item, Level, LevelKind, Place, Scope
 from headrace.compiler.codegen.placement import Placement
 from headrace.compiler.codegen.syntax import C_VECTOR, around, loop, neutral, operation, suffix
@@ -89,8 +89,8 @@ class _Emitter(Placement):
 
     def ahead(self, at: int, place: Place) -> str:
         """The statement that fetches what a later turn of the loops will read."""
-        buffer, indices = self.place_in(at)
-        offset = self.offset(buffer, indices)
+        buffer, spots = self.place_in(at)
+        offset = self.offset(buffer, spots)
         ahead = self.cone.ahead
         if offset is None or not (ahead.stream if buffer.streamed else buffer.pages and ahead.pages):
             return ""
@@ -115,6 +115,10 @@ class _Emitter(Placement):
         if self.grouped(at):
             raise CannotEmit(f"{node.op} of the members of a group")
         wide = self.vector(at)
+        if self.is_iota(at):
+            axis, divisor = self.node(node.args[0]).attrs
+            single = self.spot(str(axis), node.args[1]).single.c()
+            return f"HR_LANES(i32x16, {single} / {divisor})" if wide else f"(int32_t)({single} / {divisor})"
         rep = self.rep(node.args[0]) if node.op is not Op.SELECT else self.rep(at)
         if node.op is Op.SELECT:
             yes, no = (self.value(x, wide) for x in node.args[1:])
@@ -127,17 +131,21 @@ class _Emitter(Placement):
         values = [self.value(x, wide) for x in node.args]
         if node.op is Op.CAST:
             return self._cast(at, values[0], wide)
-        return operation(node.op, values, rep, wide)
+        result = operation(node.op, values, rep, wide)
+        half = self.dtype(at) in (DType.BF16, DType.F16) and node.op is not Op.MAX
+        return suffix(f"hr_round_{self.dtype(at)}", wide) + f"({result})" if half else result
 
     def _cast(self, at: int, value: str, wide: bool) -> str:
         source, target = self.dtype(self.node(at).args[0]), self.dtype(at)
+        if source is DType.BOOL and target is not DType.BOOL:
+            value = f"({value} & 1)"
+        if source not in FLOATS and target in FLOATS:
+            value = suffix("hr_to_f32", wide) + f"({value})"
         if target in (DType.BF16, DType.F16):
             return suffix(f"hr_round_{target}", wide) + f"({value})"
-        if source in FLOATS:
-            return value if target in FLOATS else suffix("hr_rint", wide) + f"({value})"
-        if source is DType.BOOL:
-            raise CannotEmit("a condition as a number")
-        return suffix("hr_to_f32", wide) + f"({value})" if target in FLOATS else value
+        if source in FLOATS and target not in FLOATS:
+            value = suffix("hr_rint", wide) + f"({value})"
+        return f"({value} != 0)" if target is DType.BOOL and source is not DType.BOOL else value
 
     # -- folds
 
@@ -175,11 +183,13 @@ class _Emitter(Placement):
         reducer, axis = str(node.attrs[0]), str(node.attrs[1])
         wide = wide or self.vector(at)
         lines = []
-        for addend in self._addends(node.args[0])[0]:
+        for addend in self._addends(node)[0]:
             if any(self.grouped(x) for x in addend):
                 lines.append(self._dot(at, addend, into))
                 continue
             values = [self.value(x, wide) for x in addend]
+            if self.rep(at) == "f" and any(self.rep(x) != "f" for x in addend):
+                raise CannotEmit("a fold of what is no number")
             if len(values) == 2 and reducer == "sum" and self.rep(at) == "f":
                 result = f"{suffix('hr_fma', wide)}({values[0]}, {values[1]}, {into})"
             else:
@@ -194,12 +204,19 @@ class _Emitter(Placement):
         node = self.node(at)
         index = self.axis_index(axis)
         extent = self.graph.axes[axis].extent
-        if len(node.args) > 1:
-            bound = self.value(node.args[1])
-        elif isinstance(extent, int) and index.lane and extent % LANES:
+        over = isinstance(extent, int) and index.lane and extent % LANES  # the last vector is not full
+        if len(node.args) == 1:
+            if not over:
+                return result
             bound = str(extent)
+        elif self.vector(node.args[1]):
+            if index.lane:
+                raise CannotEmit("lanes of which each ends elsewhere")
+            below = f"hr_less_i(hr_splat_i32({index.c()}), {self.value(node.args[1])})"
+            return f"hr_select_{self.rep(at)}({below}, {result}, {into})"
         else:
-            return result
+            bound = self.value(node.args[1])
+            bound = f"hr_smaller({bound}, {extent})" if over else bound
         if index.lane:
             return f"hr_select_{self.rep(at)}(hr_below({index.c()}, {bound}), {result}, {into})"
         return f"{index.c()} < {bound} ? {result} : {into}"
@@ -242,26 +259,30 @@ class _Emitter(Placement):
 
     def store(self, store: Store) -> list[str]:
         buffer = store.into
-        indices: dict[str, Index] = {}
-        for axis in sorted(buffer.layout.axes()):
-            found = self.index(store.indices[axis]) if axis in store.indices else self.axis_index(axis)
-            if found is None:
-                raise CannotEmit(f"the index along {axis!r} differs from lane to lane")
-            indices[axis] = found
-        offset = self.offset(buffer, indices)
-        lanes = [axis for axis in indices if indices[axis].lane]
-        wide = bool(lanes)
-        if not wide:
-            if offset is None:
+        spots = {
+            axis: self.spot(axis, store.indices[axis]) if axis in store.indices else walked(self.axis_index(axis))
+            for axis in sorted(buffer.layout.axes())
+        }
+        offset = self.offset(buffer, spots)
+        axis = self.lane_axis(store)
+        if not axis:
+            if offset is None or not offset.uniform:
                 raise CannotEmit("a single value has no single place")
             value = self._ended(store, self.value(store.node), False)
             return [f"hr_put_{buffer.dtype}({buffer.pointer}, {offset.c()}, {value});"]
         value = self._ended(store, self.value(store.node, as_vector=True), True)
-        extent = self.graph.axes[lanes[0]].extent
-        whole = buffer.padded or (isinstance(extent, int) and extent % LANES == 0)
+        extent = self.graph.axes[axis].extent
+        vectors = -(-extent // LANES) * LANES if isinstance(extent, int) else 0
+        whole = vectors == extent or (axis not in store.indices and buffer.layout.covers(axis, vectors))
         if offset is not None and offset.lane == 1 and whole:
             return [f"hr_store_{buffer.dtype}({buffer.pointer}, {offset.c()}, {value});"]
-        return self._scattered(buffer, indices, value, lanes[0], extent, whole)
+        return self._scattered(buffer, spots, value, axis, whole)
+
+    def lane_axis(self, store: Store) -> str:
+        """The axis along which neighbours of a stored value, or of its place, share a vector; none if they do not."""
+        axes = self.axes[store.node].union(*(self.axes[x] for x in store.indices.values()))
+        axes |= {axis for axis in store.into.layout.axes() if axis not in store.indices}
+        return next((x.axis for x in self.cone.levels if x.kind is LevelKind.LANES and x.axis in axes), "")
 
     def _ended(self, store: Store, value: str, wide: bool) -> str:
         """The value, or zero behind its bounds."""
@@ -274,17 +295,12 @@ class _Emitter(Placement):
                 value = f"({index.c()} < {end} ? {value} : {neutral('sum', rep, wide)})"
         return value
 
-    def _scattered(
-        self, buffer: Buffer, indices: Mapping[str, Index], value: str, axis: str, extent: int | str, whole: bool
-    ) -> list[str]:
+    def _scattered(self, buffer: Buffer, spots: Mapping[str, Spot], value: str, axis: str, whole: bool) -> list[str]:
         """Lane by lane, each to its own place."""
-        lane = Term("lane", 1, LANES)
-        single = {a: Index((*i.terms, lane), i.constant) if i.lane else i for a, i in indices.items()}
-        offset = self.offset(buffer, single)
-        if offset is None:
+        offset = self.offset(buffer, spots, single=True)
+        if offset is None or not offset.uniform:
             raise CannotEmit("the lanes of a vector lie in no order")
-        limit = f"size_{extent}" if isinstance(extent, str) else str(extent)
-        last = str(LANES) if whole else f"hr_lanes({indices[axis].c()}, {limit})"
+        last = str(LANES) if whole else f"hr_lanes({self.axis_index(axis).c()}, {self.length(axis)})"
         return [
             f"const {C_VECTOR['f' if buffer.dtype in FLOATS else 'i']} lanes = {value};",
             f"for (int lane = 0; lane < {last}; lane++)",

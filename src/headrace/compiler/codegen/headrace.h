@@ -27,6 +27,9 @@ typedef uint8_t u8x16 __attribute__((vector_size(16), aligned(1), may_alias));
 #endif
 #define HR_INFINITY __builtin_inff()
 #define HR_EACH for (int lane = 0; lane < 16; lane++)
+// A vector of which an expression gives each lane.
+#define HR_LANES(vector, expression) \
+    ({ vector lanes_; for (int lane = 0; lane < 16; lane++) lanes_[lane] = (expression); lanes_; })
 
 // ---- indices
 
@@ -50,6 +53,7 @@ HR_INLINE i32x16 hr_below(int64_t first, int64_t bound) { return hr_iota(first, 
 HR_INLINE i32x16 hr_less_f(f32x16 a, f32x16 b) { return a < b; }
 HR_INLINE i32x16 hr_less_i(i32x16 a, i32x16 b) { return a < b; }
 HR_INLINE i32x16 hr_select_i(i32x16 condition, i32x16 yes, i32x16 no) { return (condition & yes) | (~condition & no); }
+HR_INLINE i32x16 hr_select_b(i32x16 condition, i32x16 yes, i32x16 no) { return hr_select_i(condition, yes, no); }
 HR_INLINE f32x16 hr_select_f(i32x16 condition, f32x16 yes, f32x16 no) {
     return (f32x16)hr_select_i(condition, (i32x16)yes, (i32x16)no);
 }
@@ -59,8 +63,16 @@ HR_INLINE f32x16 hr_select_f(i32x16 condition, f32x16 yes, f32x16 no) {
 HR_INLINE float hr_fma_1(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 HR_INLINE float hr_max_f_1(float a, float b) { return a > b || a != a ? a : b; }
 HR_INLINE int32_t hr_max_i_1(int32_t a, int32_t b) { return a > b ? a : b; }
-HR_INLINE int32_t hr_mod_i_1(int32_t a, int32_t b) { int32_t r = a % b; return r && (r ^ b) < 0 ? r + b : r; }
-HR_INLINE float hr_mod_f_1(float a, float b) { return a - __builtin_floorf(a / b) * b; }
+HR_INLINE int32_t hr_mod_i_1(int32_t a, int32_t b) {
+    if (b == 0 || b == -1) return 0;
+    const int32_t r = a % b;
+    return r && (r ^ b) < 0 ? r + b : r;
+}
+HR_INLINE float hr_mod_f_1(float a, float b) {
+    const float r = fmodf(a, b);
+    if (r == 0) return __builtin_copysignf(0, b);
+    return (r < 0) != (b < 0) ? r + b : r;
+}
 HR_INLINE float hr_sqrt_1(float x) { return __builtin_sqrtf(x); }
 HR_INLINE float hr_sin_1(float x) { return sinf(x); }
 HR_INLINE float hr_log2_1(float x) { return log2f(x); }
@@ -135,7 +147,10 @@ HR_INLINE float hr_sum_f32(f32x16 x) {
     b = _mm_add_ps(b, _mm_movehl_ps(b, b));
     return _mm_cvtss_f32(_mm_add_ss(b, _mm_shuffle_ps(b, b, 1)));
 }
-HR_INLINE float hr_max_f32(f32x16 x) { return _mm512_reduce_max_ps((__m512)x); }
+HR_INLINE float hr_max_f32(f32x16 x) {
+    const float most = _mm512_reduce_max_ps((__m512)x);
+    return _mm512_cmp_ps_mask((__m512)x, (__m512)x, _CMP_UNORD_Q) ? __builtin_nanf("") : most;
+}
 HR_INLINE int32_t hr_sum_i32(i32x16 x) { return _mm512_reduce_add_epi32((__m512i)x); }
 #else
 HR_ACROSS(hr_sum_f32, f32x16, float, hr_add_f_1)
@@ -149,12 +164,12 @@ HR_INLINE uint32_t hr_bits(float x) { uint32_t b; memcpy(&b, &x, 4); return b; }
 HR_INLINE float hr_float(uint32_t b) { float x; memcpy(&x, &b, 4); return x; }
 HR_INLINE float hr_round_bf16_1(float x) {
     const uint32_t b = hr_bits(x);
-    return x != x ? x : hr_float((b + 0x7FFF + (b >> 16 & 1)) & 0xFFFF0000u);
+    return x != x ? hr_float(b | 0x400000) : hr_float((b + 0x7FFF + (b >> 16 & 1)) & 0xFFFF0000u);
 }
 HR_INLINE f32x16 hr_round_bf16(f32x16 x) {
     const i32x16 b = (i32x16)x;
     const i32x16 rounded = (b + 0x7FFF + (b >> 16 & 1)) & (int32_t)0xFFFF0000;
-    return hr_select_f(x != x, x, (f32x16)rounded);
+    return hr_select_f(x != x, (f32x16)(b | 0x400000), (f32x16)rounded);  // a quiet NaN keeps a bit in its upper half
 }
 #if defined(__F16C__)
 HR_INLINE float hr_from_f16(uint16_t h) { return _cvtsh_ss(h); }
@@ -174,6 +189,9 @@ HR_INLINE float hr_get_f16(const void *p, int64_t at) { return hr_from_f16(((con
 HR_INLINE int32_t hr_get_i32(const void *p, int64_t at) { return ((const int32_t *)p)[at]; }
 HR_INLINE int32_t hr_get_i8(const void *p, int64_t at) { return ((const int8_t *)p)[at]; }
 HR_INLINE int32_t hr_get_u8(const void *p, int64_t at) { return ((const uint8_t *)p)[at]; }
+HR_INLINE int32_t hr_get_u4(const void *p, int64_t at) { return ((const uint8_t *)p)[at]; }  // one in a byte
+HR_INLINE int32_t hr_get_half(const void *p, int64_t at, int64_t high) { return ((const uint8_t *)p)[at] >> 4 * high & 15; }
+HR_INLINE int32_t hr_get_bool(const void *p, int64_t at) { return ((const uint8_t *)p)[at] != 0; }
 
 HR_INLINE void hr_put_f32(void *p, int64_t at, float x) { ((float *)p)[at] = x; }
 HR_INLINE void hr_put_bf16(void *p, int64_t at, float x) { ((uint16_t *)p)[at] = hr_bits(x) >> 16; }
@@ -181,6 +199,8 @@ HR_INLINE void hr_put_f16(void *p, int64_t at, float x) { ((uint16_t *)p)[at] = 
 HR_INLINE void hr_put_i32(void *p, int64_t at, int32_t x) { ((int32_t *)p)[at] = x; }
 HR_INLINE void hr_put_i8(void *p, int64_t at, int32_t x) { ((int8_t *)p)[at] = (int8_t)x; }
 HR_INLINE void hr_put_u8(void *p, int64_t at, int32_t x) { ((uint8_t *)p)[at] = (uint8_t)x; }
+HR_INLINE void hr_put_u4(void *p, int64_t at, int32_t x) { ((uint8_t *)p)[at] = (uint8_t)x; }
+HR_INLINE void hr_put_bool(void *p, int64_t at, int32_t x) { ((uint8_t *)p)[at] = x != 0; }
 
 HR_INLINE f32x16 hr_load_f32(const void *p, int64_t at) { return *(const f32x16 *)((const float *)p + at); }
 HR_INLINE f32x16 hr_load_bf16(const void *p, int64_t at) {
@@ -197,6 +217,9 @@ HR_INLINE i32x16 hr_load_i32(const void *p, int64_t at) { return *(const i32x16 
 HR_INLINE i32x16 hr_load_i8(const void *p, int64_t at) { return __builtin_convertvector(*(const i8x16 *)((const int8_t *)p + at), i32x16); }
 HR_INLINE i32x16 hr_load_u8(const void *p, int64_t at) { return __builtin_convertvector(*(const u8x16 *)((const uint8_t *)p + at), i32x16); }
 
+HR_INLINE i32x16 hr_load_u4(const void *p, int64_t at) { return hr_load_u8(p, at); }
+HR_INLINE i32x16 hr_load_bool(const void *p, int64_t at) { return hr_load_u8(p, at) != 0; }
+
 HR_INLINE void hr_store_f32(void *p, int64_t at, f32x16 x) { *(f32x16 *)((float *)p + at) = x; }
 HR_INLINE void hr_store_bf16(void *p, int64_t at, f32x16 x) {
     *(u16x16 *)((uint16_t *)p + at) = __builtin_convertvector((i32x16)x >> 16 & 0xFFFF, u16x16);
@@ -206,6 +229,9 @@ HR_INLINE void hr_store_i32(void *p, int64_t at, i32x16 x) { *(i32x16 *)((int32_
 HR_INLINE void hr_store_i8(void *p, int64_t at, i32x16 x) { *(i8x16 *)((int8_t *)p + at) = __builtin_convertvector(x, i8x16); }
 HR_INLINE void hr_store_u8(void *p, int64_t at, i32x16 x) { *(u8x16 *)((uint8_t *)p + at) = __builtin_convertvector(x, u8x16); }
 
+HR_INLINE void hr_store_u4(void *p, int64_t at, i32x16 x) { hr_store_u8(p, at, x); }
+HR_INLINE void hr_store_bool(void *p, int64_t at, i32x16 x) { hr_store_u8(p, at, x & 1); }
+
 #define HR_GATHER(type, vector) \
     HR_INLINE vector hr_gather_##type(const void *p, int64_t at, int64_t step) { vector r; HR_EACH r[lane] = hr_get_##type(p, at + lane * step); return r; }
 HR_GATHER(f32, f32x16)
@@ -214,6 +240,8 @@ HR_GATHER(f16, f32x16)
 HR_GATHER(i32, i32x16)
 HR_GATHER(i8, i32x16)
 HR_GATHER(u8, i32x16)
+HR_GATHER(u4, i32x16)
+HR_INLINE i32x16 hr_gather_bool(const void *p, int64_t at, int64_t step) { return hr_gather_u8(p, at, step) != 0; }
 
 HR_INLINE void hr_prefetch(const void *p, int64_t byte) { __builtin_prefetch((const char *)p + byte); }
 

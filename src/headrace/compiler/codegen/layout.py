@@ -42,6 +42,8 @@ class Layout:
 
     def strides(self) -> tuple[int, ...]:
         """Elements (bytes, if there is a nibble) from one value of each digit to the next."""
+        if not self.pieces:
+            return ()
         steps = [1]
         for piece in reversed(self.pieces[1:]):
             steps.append(steps[-1] * piece.extent)
@@ -66,9 +68,18 @@ class Layout:
         outer = first.extent or math.ceil(extents[first.axis] / first.divisor)
         return outer * self.strides()[0]
 
+    def covers(self, axis: str, extent: int) -> bool:
+        """Whether there is room for an axis of this length: there may be more than it needs."""
+        return math.prod(p.extent for p in self.pieces if p.axis == axis) >= extent
+
     def nbytes(self, dtype: DType, extents: Mapping[str, int]) -> int:
         """Bytes of such an array."""
-        return self.elements(extents) * (1 if self.nibble else BITS[dtype] // 8)
+        return self.elements(extents) * (1 if self.nibble else element_bytes(dtype))
+
+
+def element_bytes(dtype: DType) -> int:
+    """Bytes of an element that has its own: where there is no nibble, 4-bit elements do."""
+    return max(1, BITS[dtype] // 8)
 
 
 def plain(axes: Sequence[str], extents: Mapping[str, int | str]) -> Layout:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from headrace.compiler.codegen import index as ix
 from headrace.compiler.codegen.cone import Buffer, CannotEmit, Cone, axes_of, uses_of
@@ -13,6 +14,20 @@ from headrace.compiler.codegen.syntax import C_SCALAR, C_VECTOR, GROUP_SCALAR, G
 from headrace.compiler.ir import FLOATS, DType, Node, Op, selected_axes
 
 INTEGER = (DType.I32, DType.I64)
+LANE = Term("lane", 1, ix.LANES)  # the variable of loops over the lanes of one vector
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """Where along an axis a value is.
+
+    Attributes:
+        lanes: The index, as far as it is understood; None if the lanes go to places that are not.
+        single: The index in the lane that the variable ``lane`` names, which is always to be had.
+    """
+
+    lanes: Index | None
+    single: Index
 
 
 class Memory:
@@ -100,7 +115,9 @@ class Memory:
         node = self.node(at)
         if at in self.cone.uniform:
             return ix.opaque(self.cone.uniform[at])
-        if at in self.cone.buffers or node.op is Op.GATHER:
+        if self.is_iota(at):
+            return self._iota_index(at)
+        if self.in_memory(at):
             return self._loaded_index(at)
         match node.op:
             case Op.CONST:
@@ -121,16 +138,23 @@ class Memory:
             case _:
                 return None
 
-    def _loaded_index(self, at: int) -> Index | None:
+    def is_iota(self, at: int) -> bool:
+        """Whether a value is an element of an ``iota``: its index, over a divisor."""
         node = self.node(at)
-        if node.op is Op.GATHER and self.node(node.args[0]).op is Op.IOTA:
-            iota, index = self.node(node.args[0]), self.index(node.args[1])
-            return None if index is None else ix.divide(index, int(iota.attrs[1]))  # type: ignore[arg-type]
-        if not self.in_memory(at):
-            return None
-        buffer, indices = self.place_in(at)
-        offset = self.offset(buffer, indices)
-        if offset is None or not offset.uniform:
+        return node.op is Op.GATHER and at not in self.cone.buffers and self.node(node.args[0]).op is Op.IOTA
+
+    def _iota_index(self, at: int) -> Index | None:
+        gather = self.node(at)
+        axis, divisor = self.node(gather.args[0]).attrs
+        index = self.index(gather.args[1])
+        found = None if index is None else ix.divide(index, int(divisor))  # type: ignore[arg-type]
+        # An index outside of its axis means the nearest inside, and so it is for quotients.
+        return None if found is None else self.inside(str(axis), found, int(divisor))  # type: ignore[arg-type]
+
+    def _loaded_index(self, at: int) -> Index | None:
+        buffer, spots = self.place_in(at)
+        offset = self.offset(buffer, spots)
+        if offset is None or not offset.uniform or buffer.layout.nibble:
             return None
         return ix.opaque(f"hr_get_{buffer.dtype}({buffer.pointer}, {offset.c()})")
 
@@ -155,66 +179,116 @@ class Memory:
         node = self.node(at)
         return at in self.cone.buffers or (node.op is Op.GATHER and node.args[0] in self.cone.buffers)
 
-    def place_in(self, at: int) -> tuple[Buffer, dict[str, Index]]:
-        """The buffer that holds a value and the index along each of its axes."""
+    def place_in(self, at: int) -> tuple[Buffer, dict[str, Spot]]:
+        """The buffer that holds a value and where it is along each of its axes."""
         if at in self.cone.buffers:
             axes = self.graph.types[at].axes
-            return self.cone.buffers[at], {axis: self.axis_index(axis) for axis in axes}
+            return self.cone.buffers[at], {axis: walked(self.axis_index(axis)) for axis in axes}
         node = self.node(at)
         source = node.args[0]
-        indices: dict[str, Index] = {}
         selected = dict(zip(selected_axes(node), node.args[1:], strict=True))
-        for axis in self.graph.types[source].axes:
-            found = self.index(selected[axis]) if axis in selected else self.axis_index(axis)
-            if found is None:
-                raise CannotEmit(f"the index along {axis!r} differs from lane to lane")
-            indices[axis] = self.inside(axis, found) if axis in selected else found
-        return self.cone.buffers[source], indices
+        spots = {
+            axis: self.spot(axis, selected[axis]) if axis in selected else walked(self.axis_index(axis))
+            for axis in self.graph.types[source].axes
+        }
+        return self.cone.buffers[source], spots
 
-    def inside(self, axis: str, index: Index) -> Index:
-        """The index, clamped to its axis unless it cannot leave it."""
+    def spot(self, axis: str, at: int) -> Spot:
+        """Where along an axis a computed index points."""
+        index = self.index(at)
+        if index is not None:
+            inside = self.inside(axis, index)
+            if inside is not None:
+                return walked(inside)
+            return Spot(None, ix.opaque(f"hr_clamp({walked(index).single.c()}, {self.length(axis)})"))
+        if self.grouped(at):
+            raise CannotEmit("an index of the members of a group")
+        clamped = ix.opaque(f"hr_clamp({self.value(at)}{'[lane]' if self.vector(at) else ''}, {self.length(axis)})")
+        return Spot(None if self.vector(at) else clamped, clamped)
+
+    def value(self, at: int, as_vector: bool = False) -> str:
+        """The C expression for a value, a single one spread over the lanes if ``as_vector``."""
+        raise NotImplementedError
+
+    def length(self, axis: str) -> str:
+        """The length of an axis, in C."""
         extent = self.graph.axes[axis].extent
-        if isinstance(extent, int) and ix.within(index, extent):
+        return f"size_{extent}" if isinstance(extent, str) else str(extent)
+
+    def inside(self, axis: str, index: Index, divisor: int = 1) -> Index | None:
+        """An index over ``divisor``, clamped to its axis unless it cannot leave it; None if single lanes may."""
+        extent = self.graph.axes[axis].extent
+        if isinstance(extent, int) and ix.within(index, -(-extent // divisor)):
             return index
         if not index.uniform:
-            return index if not isinstance(extent, int) else _no_lanes(axis)
-        limit = f"size_{extent}" if isinstance(extent, str) else str(extent)
+            return None
+        limit = self.length(axis) if divisor == 1 else f"hr_steps({self.length(axis)}, {divisor})"
         return ix.opaque(f"hr_clamp({index.c()}, {limit})")
 
-    def offset(self, buffer: Buffer, indices: Mapping[str, Index]) -> Index | None:
-        """Elements (bytes, if there is a nibble) from the buffer's start; None if lanes do not go in equal steps."""
+    def offset(self, buffer: Buffer, spots: Mapping[str, Spot], single: bool = False) -> Index | None:
+        """Elements (bytes, if there is a nibble) from the buffer's start; None if lanes do not go in equal steps.
+
+        Args:
+            buffer: Where.
+            spots: Where along each axis.
+            single: For the one lane that the variable ``lane`` names, which there is always.
+        """
         total = Index()
         for piece, stride in zip(buffer.layout.pieces, buffer.layout.strides(), strict=True):
-            digit = _digit(indices[piece.axis], piece, buffer.layout)
+            index = spots[piece.axis].single if single else spots[piece.axis].lanes
+            digit = None if index is None else _digit(index, piece, buffer.layout)
             if digit is None:
                 return None
             total = ix.add(total, ix.scale(digit, stride))
         return total
 
+    def half(self, buffer: Buffer, spots: Mapping[str, Spot], single: bool = False) -> Index | None:
+        """Which half of a byte, if two elements share one; None if lanes differ."""
+        nibble = buffer.layout.nibble
+        if nibble is None:
+            return Index()
+        index = spots[nibble.axis].single if single else spots[nibble.axis].lanes
+        digit = None if index is None else _digit(index, nibble, buffer.layout)
+        return digit if digit is not None and digit.uniform else None
+
     def load(self, at: int) -> str:
         """The C expression that reads a value."""
-        buffer, indices = self.place_in(at)
-        offset = self.offset(buffer, indices)
+        buffer, spots = self.place_in(at)
+        offset, half = self.offset(buffer, spots), self.half(buffer, spots)
         if self.grouped(at):
-            return self._load_group(at, buffer, indices, offset)
+            return self._load_group(at, buffer, offset, half)
         if not self.vector(at):
-            if offset is None or not offset.uniform:
+            if offset is None or half is None or not offset.uniform:
                 raise CannotEmit("a single value lies at an index that differs from lane to lane")
-            if buffer.dtype is DType.U4:
-                raise CannotEmit("4-bit elements are read in groups alone")
-            return f"hr_get_{buffer.dtype}({buffer.pointer}, {offset.c()})"
-        if offset is not None and offset.lane == 0:
-            return self.splat(f"hr_get_{buffer.dtype}({buffer.pointer}, {offset.c()})", self.rep(at))
-        if offset is not None and offset.lane == 1 and buffer.dtype is not DType.U4:
+            return self._get(buffer, offset, half)
+        if offset is None or half is None or offset.dot:
+            return self._lane_by_lane(at, buffer, spots)
+        if offset.lane == 0:
+            return self.splat(self._get(buffer, offset, half), self.rep(at))
+        if buffer.layout.nibble:
+            return self._lane_by_lane(at, buffer, spots)
+        if offset.lane == 1:
             return f"hr_load_{buffer.dtype}({buffer.pointer}, {offset.c()})"
-        if offset is not None and buffer.dtype is not DType.U4:
-            return f"hr_gather_{buffer.dtype}({buffer.pointer}, {offset.c()}, {offset.lane})"
-        raise CannotEmit("the lanes of a vector lie in no order")
+        return f"hr_gather_{buffer.dtype}({buffer.pointer}, {offset.c()}, {offset.lane})"
 
-    def _load_group(self, at: int, buffer: Buffer, indices: Mapping[str, Index], offset: Index | None) -> str:
+    def _get(self, buffer: Buffer, offset: Index, half: Index) -> str:
+        nibble = f", {half.c()}" if buffer.layout.nibble else ""
+        return f"hr_get_{'half' if nibble else buffer.dtype}({buffer.pointer}, {offset.c()}{nibble})"
+
+    def _lane_by_lane(self, at: int, buffer: Buffer, spots: Mapping[str, Spot]) -> str:
+        """The slow way that is always there."""
+        offset, half = self.offset(buffer, spots, single=True), self.half(buffer, spots, single=True)
+        if offset is None or half is None or offset.dot:
+            raise CannotEmit("the lanes of a vector lie in no order")
+        vector, rep = C_VECTOR[self.rep(at)], self.rep(at)
+        return f"HR_LANES({vector}, {'-' if rep == 'b' else ''}{self._get(buffer, offset, half)})"
+
+    def _load_group(self, at: int, buffer: Buffer, offset: Index | None, half: Index | None) -> str:
         size = 4 // (1 if buffer.dtype in (DType.U4, DType.U8, DType.I8) else 2)
         if offset is None or offset.dot != 1 or offset.dots != size or offset.lane not in (0, size):
             raise CannotEmit("the members of a group do not lie side by side")
+        if buffer.layout.nibble and (offset.lane == 0 or not self.vector(at)):
+            raise CannotEmit("halves of bytes in a single word")
         if not self.vector(at):
             return f"hr_word({buffer.pointer}, {ix.scale(offset, 4 // size).c()})"
         if offset.lane == 0:
@@ -222,14 +296,19 @@ class Memory:
         words = f"hr_load_words({buffer.pointer}, {ix.scale(offset, 4 // size).c()})"
         if buffer.layout.nibble is None:
             return words
-        half = _digit(indices[buffer.layout.nibble.axis], buffer.layout.nibble, buffer.layout)
-        if half is None or not half.uniform:
+        if half is None:
             raise CannotEmit("the halves of bytes differ from lane to lane")
         return f"hr_half({words}, {half.c()})"
 
     def splat(self, c: str, rep: str) -> str:
-        """One value in all lanes."""
-        return f"hr_splat_{'f32' if rep == 'f' else 'i32'}({c})"
+        """One value in all lanes; a condition is all bits or none there."""
+        return f"hr_splat_{'f32' if rep == 'f' else 'i32'}({f'-({c})' if rep == 'b' else c})"
+
+
+def walked(index: Index) -> Spot:
+    """Where a loop over the axis itself is."""
+    terms = (*index.terms, Term(LANE.name, index.lane, LANE.count)) if index.lane else index.terms
+    return Spot(index, Index(terms, index.constant, 0, index.dot, index.dots))
 
 
 def _arithmetic(op: Op, a: Index, b: Index) -> Index | None:
@@ -246,7 +325,3 @@ def _arithmetic(op: Op, a: Index, b: Index) -> Index | None:
 def _digit(index: Index, piece: Piece, layout: Layout) -> Index | None:
     high = ix.divide(index, piece.divisor)
     return high if high is None or layout.leads(piece) else ix.modulo(high, piece.extent)
-
-
-def _no_lanes(axis: str) -> Index:
-    raise CannotEmit(f"lanes may leave axis {axis!r}")

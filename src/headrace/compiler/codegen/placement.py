@@ -8,7 +8,7 @@ from headrace.compiler.codegen.cone import CannotEmit, Cone
 from headrace.compiler.codegen.memory import Memory
 from headrace.compiler.codegen.nest import Item, LevelKind, Nest, Path, arrange, path_of
 from headrace.compiler.codegen.syntax import literal
-from headrace.compiler.ir import FLOATS, SCAN, DType, Op
+from headrace.compiler.ir import FLOATS, SCAN, DType, Node, Op
 
 
 class Placement(Memory):
@@ -37,6 +37,8 @@ class Placement(Memory):
             return literal(node)
         index = self.index(at)
         if index is not None:
+            if index.dot:
+                raise CannotEmit("an index of the members of a group")
             if not self.vector(at) or index.uniform:
                 return f"({index.c()})" if not self.vector(at) else self.splat(index.c(), "i")
             return f"hr_iota({index.c()}, {index.lane})"
@@ -71,11 +73,10 @@ class Placement(Memory):
 
     def plan(self) -> None:
         """Find the values to place and place them."""
-        for at, count in self.uses.items():
+        for at in self.uses:
             node = self.node(at)
             if node.op is Op.FOLD and at not in self.cone.buffers:
-                self.fused |= set(self._addends(node.args[0])[1])
-            assert count
+                self.fused |= set(self._addends(node)[1])
         order = sorted(at for at in self.uses if at not in self.fused and not self.inline(at))
         for at in order:
             self._check(at)
@@ -111,7 +112,9 @@ class Placement(Memory):
 
     def _check(self, at: int) -> None:
         node = self.node(at)
-        if node.op is Op.GATHER and not self.in_memory(at):
+        if self.dtype(at) in (DType.F64, DType.I64):
+            raise CannotEmit(f"there is no code for {self.dtype(at)}")
+        if node.op is Op.GATHER and not (self.in_memory(at) or self.is_iota(at)):
             raise CannotEmit("a gather reads memory; its source is still to be computed")
         if node.op in (Op.SCATTER,) or (node.op is Op.FOLD and node.attrs[2] == SCAN):
             raise CannotEmit(f"there is no code for {node.op} here")
@@ -119,23 +122,28 @@ class Placement(Memory):
     def _reads(self, at: int) -> Iterator[int]:
         """The values that a value's code names."""
         node = self.node(at)
-        if self.in_memory(at):
+        if self.in_memory(at) or self.is_iota(at):
+            yield from node.args[1:] if node.op is Op.GATHER and at not in self.cone.buffers else ()
             return
         if node.op is Op.FOLD:
-            for addend in self._addends(node.args[0])[0]:
+            for addend in self._addends(node)[0]:
                 yield from addend
             if len(node.args) > 1:
                 yield node.args[1]
             return
         yield from node.args
 
-    def _addends(self, at: int) -> tuple[list[tuple[int, ...]], list[int]]:
+    def _addends(self, fold: Node) -> tuple[list[tuple[int, ...]], list[int]]:
         """What a fold adds up: sums taken apart, products as pairs; and the nodes that vanish by it."""
+        return self._apart(fold.args[0]) if fold.attrs[0] == "sum" else ([(fold.args[0],)], [])
+
+    def _apart(self, at: int) -> tuple[list[tuple[int, ...]], list[int]]:
         node = self.node(at)
-        if self.uses[at] > 1 or self.in_memory(at) or self.inline(at):
+        rounded = self.dtype(at) in (DType.BF16, DType.F16)
+        if self.uses[at] > 1 or self.in_memory(at) or self.inline(at) or rounded:
             return [(at,)], []
         if node.op is Op.ADD and self.dtype(at) in FLOATS:
-            parts = [self._addends(x) for x in node.args]
+            parts = [self._apart(x) for x in node.args]
             return [a for added, _ in parts for a in added], [at, *(v for _, vanished in parts for v in vanished)]
         if node.op is Op.MUL:
             return [node.args], [at]
