@@ -79,6 +79,7 @@ class Cone:
         buffers: Nodes that are in memory already.
         uniform: Nodes that are the same in the whole task, though they have an axis that it runs over, in C.
         limits: Axis that is folded only so far, to the farthest that any value of the task folds it, in C.
+        ended: Nodes in memory that are zero behind a bound, with the bound of each such axis.
         ahead: What is fetched before it is read.
     """
 
@@ -88,6 +89,7 @@ class Cone:
     buffers: Mapping[int, Buffer]
     uniform: Mapping[int, str] = field(default_factory=dict)
     limits: Mapping[str, str] = field(default_factory=dict)
+    ended: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
     ahead: Ahead = Ahead()
 
 

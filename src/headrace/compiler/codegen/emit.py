@@ -232,7 +232,9 @@ class _Emitter(Placement):
         words = [v if w else f"hr_splat_word({v})" for v, w in zip(values, wide, strict=True)]
         axis = str(self.node(at).attrs[1])
         if len(self.node(at).args) > 1:
-            if axis not in self.cone.limits:
+            bound = self.node(at).args[1]
+            ended = any(self.cone.ended.get(x, {}).get(axis) == bound for x in map(self._behind_casts, addend))
+            if axis not in self.cone.limits or not ended:
                 raise CannotEmit("a bound inside of a group")
             left = f"{self.cone.limits[axis]} - ({self.axis_index(axis).c()})"
             words = [
@@ -251,9 +253,12 @@ class _Emitter(Placement):
         u = unsigned[0]
         return f"{into} = hr_dot4({into}, {words[u]}, {words[1 - u]});"
 
-    def _source(self, at: int) -> DType:
+    def _behind_casts(self, at: int) -> int:
         node = self.node(at)
-        return self._source(node.args[0]) if node.op is Op.CAST and not self.in_memory(at) else self.dtype(at)
+        return self._behind_casts(node.args[0]) if node.op is Op.CAST and not self.in_memory(at) else at
+
+    def _source(self, at: int) -> DType:
+        return self.dtype(self._behind_casts(at))
 
     # -- results
 

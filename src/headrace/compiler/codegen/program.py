@@ -7,11 +7,12 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from headrace.compiler.codegen.cone import Ahead, Buffer, Cone, Store
-from headrace.compiler.codegen.emit import emit, index_of
+from headrace.compiler.codegen.cone import Ahead, Buffer, CannotEmit, Cone, Store
+from headrace.compiler.codegen.emit import emit
 from headrace.compiler.codegen.layout import Layout
+from headrace.compiler.codegen.limits import Bounds, limit_lines, limit_name, limits_of, without_groups, zero_behind
 from headrace.compiler.codegen.nest import Level, LevelKind
-from headrace.compiler.ir import BITS, DType, Kind, Op, Part
+from headrace.compiler.ir import DType, Kind, Op, Part
 from headrace.compiler.schedule.cones import Nest
 from headrace.compiler.schedule.plan import PartPlan, StagePlan
 from headrace.compiler.schedule.tiles import Tile
@@ -194,7 +195,9 @@ class PartWriter:
         self.maxima = maxima
         self.pointers: dict[int, Buffer] = {}  # inputs and kept values
         self.setup: dict[int, str] = {}  # how their pointers are found
-        self.local: dict[int, int] = {}  # bytes a row of values in a thread's own memory
+        self.local: dict[int, Layout] = {}  # kept values in a thread's own memory
+        self.results: dict[int, list[Buffer]] = {}  # where kept values go
+        self.places: dict[str, str] = {}  # how the pointers of results are found
         self._inputs()
         self._kept()
 
@@ -278,17 +281,23 @@ class PartWriter:
             self.arrays.turns[name] = (self.arrays.turns.get(name, 0) + turns) % 2
 
     def _kept(self) -> None:
-        outputs = {node: name for name, (node, _) in self.part.graph.outputs.items()}
         for at, memory in self.plan.kept.items():
-            if not memory.layout.pieces:
-                continue
+            names = [name for name, (node, _) in self.part.graph.outputs.items() if node == at]
             layout, dtype = memory.layout, self.facts.graph.types[at].dtype
             axes = self.facts.graph.types[at].axes
+            for n, name in enumerate(names):
+                buffer = Buffer(f"k{at}_{n}" if n else f"k{at}", dtype, layout)
+                self.results.setdefault(at, []).append(buffer)
+                self.places[buffer.pointer] = self._value_place(name, dtype, axes, layout, True)
+            if memory.unread or (names and self.facts.node(at).op is Op.INPUT):
+                continue
             self.pointers[at] = Buffer(f"k{at}", dtype, layout)
-            if at in outputs:
-                self.setup[at] = self._value_place(outputs[at], dtype, axes, layout, True)
-            elif memory.local:
-                self.local[at] = layout.strides()[0] * BITS[dtype] // 8
+            if names:
+                self.setup[at] = self.places[f"k{at}"]
+                continue
+            self.results[at] = [self.pointers[at]]
+            if memory.local:
+                self.local[at] = layout
             else:
                 array = self._array(f"{self.part.name}/{at}", dtype, axes, layout)
                 self.setup[at] = f"s->buffers[{self.arrays.slot(self.arrays.buffers, array)}]"
@@ -302,29 +311,20 @@ class PartWriter:
         computed = set(nest.roots)
         tile = self.plan.tiles[nest]
         ahead = Ahead(tile.stream, tile.few_rows, tile.pages)
-        buffers = {at: b for at, b in self.pointers.items() if at not in computed}
+        buffers = {at: b for at, b in self.pointers.items() if at not in computed or self.facts.node(at).op is Op.INPUT}
         uniform = dict.fromkeys(self.facts.segments, "segment") if stage.ragged else {}
-        limits = {axis: f"limit_{axis}" for axis in self._bounded(nest)}
+        limits = {axis: f"limit_{axis}" for axis in self._limits(nest)}
         levels = tuple(_limited(level, limits) for level in loops.levels)
-        return Cone(graph, tuple(self._stores(nest)), levels, buffers, uniform, limits, ahead)
+        ended = {at: zero_behind(self.facts, at) for at in nest.reads}
+        return Cone(graph, tuple(self._stores(nest)), levels, buffers, uniform, limits, ended, ahead)
 
-    def _bounded(self, nest: Nest) -> dict[str, int]:
-        """Axes of known length that the nest folds only so far, with the node that says how far."""
-        found = {}
-        for at in sorted(nest.nodes):
-            node = self.facts.node(at)
-            if node.op is Op.FOLD and len(node.args) > 1:
-                axis = str(node.attrs[1])
-                if isinstance(self.facts.graph.axes[axis].extent, int):
-                    found[axis] = node.args[1]
-        return found
+    def _limits(self, nest: Nest) -> dict[str, Bounds]:
+        return limits_of(self.facts, nest, self.local.keys())
 
     def _stores(self, nest: Nest) -> Iterable[Store]:
-        bounds = self._bounded(nest)
         for root in nest.roots:
-            within = {axis: node for axis, node in bounds.items() if axis in self.facts.axes[root]}
-            if root in self.pointers:
-                yield Store(root, self.pointers[root], {}, within)
+            for into in self.results.get(root, ()):
+                yield Store(root, into, {}, zero_behind(self.facts, root))
             for n in nest.writes:
                 write = self.facts.graph.writes[n]
                 if write.value == root:
@@ -348,17 +348,19 @@ class PartWriter:
         for at in sorted(reads):
             if at in self.pointers and (at in self.setup or at in self.local):
                 found[self.pointers[at].pointer] = self.setup.get(at, "")
+        for root in nest.roots:
+            found |= {b.pointer: self.places[b.pointer] for b in self.results.get(root, ()) if b.pointer in self.places}
         return found
 
     def arguments(self, nest: Nest) -> list[str]:
         """The numbers that a nest is called with, besides its rows."""
         loops = self.plan.loops[nest]
         tasks = [level.variable for level in loops.levels if level.kind is LevelKind.TASK]
-        return [*tasks, *(f"limit_{axis}" for axis in self._bounded(nest))]
+        return [*tasks, *(f"limit_{axis}" for axis in self._limits(nest))]
 
     def nest(self, nest: Nest, stage: StagePlan) -> list[str]:
         """A nest for a fixed number of rows, and the function that cuts rows into such."""
-        body = emit(self.cone(nest, stage))
+        body = self._body(self.cone(nest, stage))
         pointers = "".join(f", char *const {p}" for p in self.parameters(nest))
         numbers = "".join(f", const int64_t {v}" for v in ["segment", "row0", "row1", *self.arguments(nest)])
         name = f"{_c(self.part.name)}_{nest.name}"
@@ -376,6 +378,12 @@ class PartWriter:
             start = "        " if n == 0 else "        else "
             lines.append(f"{start}{condition}{{ {name}(s{passed}, segment, row, row1{tail}, {rows}); row += {rows}; }}")
         return [*lines, "    }", "}", ""]
+
+    def _body(self, cone: Cone) -> list[str]:
+        try:
+            return emit(cone)
+        except CannotEmit:
+            return emit(without_groups(cone))
 
     # -- stages
 
@@ -408,10 +416,10 @@ class PartWriter:
         lines += self._scratch(stage, pointers)
         body: list[str] = []
         if stage.prologue:
-            calls = [self._call(nest) for nest in stage.prologue]
+            calls = self._run(stage.prologue, stage)
             body += ["if (tile != ready) {", *(f"    {c}" for c in calls), "    ready = tile;", "}"]
         for group, share in zip(stage.groups, shares, strict=bool(stage.groups)):
-            body += [f"if (rest < {share}) {{", *(f"    {x}" for x in self._task(group)), "    continue;", "}"]
+            body += [f"if (rest < {share}) {{", *(f"    {x}" for x in self._task(group, stage)), "    continue;", "}"]
             body += [f"rest -= {share};"]
         lines += [f"        {line}" for line in body]
         return [*lines, "        (void)rest, (void)segment, (void)end;", "    }", "}", ""]
@@ -428,44 +436,45 @@ class PartWriter:
     def _count(self, level: Level) -> str:
         return str(level.count) if level.count else f"size_{self.facts.graph.axes[level.axis].extent}"
 
-    def _task(self, group: Sequence[Nest]) -> list[str]:
+    def _task(self, group: Sequence[Nest], stage: StagePlan) -> list[str]:
         lines = []
         levels = self._task_levels(group[0])
         for n, level in enumerate(levels):
             after = " * ".join(self._count(x) for x in levels[n + 1 :]) or "1"
             lines.append(f"const int64_t {level.variable} = rest / ({after}) % {self._count(level)};")
-        for nest in group:
-            bounded = self._bounded(nest)
-            for axis, node in bounded.items():
-                extent = self.facts.graph.axes[axis].extent
-                limit = self._at_last_row(group[0], node)
-                line = f"const int64_t limit_{axis} = hr_smaller({limit}, {extent});"
-                if line not in lines:
-                    lines += [line, f"if (limit_{axis} <= 0) continue;"]
-        return lines + [self._call(nest) for nest in group]
+        return lines + self._run(group, stage)
 
-    def _at_last_row(self, lead: Nest, node: int) -> str:
-        """A bound for the last row of a tile, which reaches farthest, in C."""
-        loops = self.plan.loops[lead]
-        levels = [level for level in loops.levels if level.kind is LevelKind.TASK]
-        levels.append(Level(loops.row_axis, LevelKind.UNROLL, 1, 1, "row", "1", "(end - 1)"))
-        uniform = dict.fromkeys(self.facts.segments, "segment")
-        return index_of(Cone(self.facts.graph, (), tuple(levels), self.pointers, uniform), node)
+    def _run(self, nests: Sequence[Nest], stage: StagePlan) -> list[str]:
+        """Calls of nests, the limits of their loops first."""
+        limits: dict[str, list[str]] = {}
+        for nest in nests:
+            levels = self._task_levels(nest)
+            if rows := self.plan.loops[nest].row_axis:
+                levels.append(Level(rows, LevelKind.UNROLL, 1, 1, "row", "1", "row"))
+            uniform = dict.fromkeys(self.facts.segments, "segment") if stage.ragged else {}
+            cone = Cone(self.facts.graph, (), tuple(levels), self.pointers, uniform)
+            for axis, bounds in self._limits(nest).items():
+                limits[limit_name(axis, bounds)] = limit_lines(cone, axis, bounds)
+        return [*(line for lines in limits.values() for line in lines), *map(self._call, nests)]
 
     def _call(self, nest: Nest) -> str:
         passed = "".join(f", {p}" for p in self.parameters(nest))
-        tail = "".join(f", {v}" for v in self.arguments(nest))
+        tasks = [level.variable for level in self._task_levels(nest)]
+        limits = [limit_name(axis, bounds) for axis, bounds in self._limits(nest).items()]
+        tail = "".join(f", {v}" for v in (*tasks, *limits))
         return f"{_c(self.part.name)}_{nest.name}_rows(s{passed}, segment, begin, end{tail});"
 
     def _scratch(self, stage: StagePlan, pointers: Mapping[str, str]) -> list[str]:
         lines, offset = [], 0
-        for at, row_bytes in self.local.items():
+        for at, layout in self.local.items():
             name = self.pointers[at].pointer
             if name in pointers and not pointers[name]:
+                by_row = bool(layout.pieces) and not layout.pieces[0].extent
+                size = layout.nbytes(self.facts.graph.types[at].dtype, {layout.pieces[0].axis: 1} if by_row else {})
                 # Rows are counted from the first of the batch; the tile's first lies at the start.
-                base = f"(uintptr_t)scratch + {offset} - (uintptr_t)begin * {row_bytes}"
-                lines.append(f"        char *const {name} = (char *)({base});")
-                offset += _round(row_bytes * stage.row_tile)
+                shift = f" - (uintptr_t)begin * {size}" if by_row else ""
+                lines.append(f"        char *const {name} = (char *)((uintptr_t)scratch + {offset}{shift});")
+                offset += _round(size * (stage.row_tile if by_row else 1))
         self.arrays.scratch = max(self.arrays.scratch, offset)
         return lines
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from headrace.compiler.ir import BITS, FLOATS, DType, Graph, Kind, Node, Op, roots, selected_axes
+from headrace.compiler.ir import BITS, ELEMENTWISE, FINAL, FLOATS, DType, Graph, Kind, Node, Op, roots, selected_axes
 
 COSTLY = (Op.EXP2, Op.LOG2, Op.SIN, Op.SQRT, Op.RECIP, Op.FOLD, Op.SCATTER)
 
@@ -94,6 +95,25 @@ class Facts:
             for a in dict.fromkeys(node.args):
                 found[a].append(at)
         return tuple(tuple(x) for x in found)
+
+    @cached_property
+    def ends(self) -> tuple[dict[str, int], ...]:
+        """Axes along which nobody counts what lies at a bound and behind it, with the node that is the bound."""
+        found: list[dict[str, int]] = [{} for _ in self.graph.nodes]
+        for at in reversed(range(len(found))):
+            if at not in self.roots and self.consumers[at]:
+                first, *others = (self._end_for(found, reader, at) for reader in self.consumers[at])
+                found[at] = {axis: b for axis, b in first.items() if all(o.get(axis) == b for o in others)}
+        return tuple(found)
+
+    def _end_for(self, found: Sequence[Mapping[str, int]], reader: int, at: int) -> dict[str, int]:
+        node = self.node(reader)
+        inner = dict(found[reader])
+        if node.op is Op.FOLD and at not in node.args[1:] and node.attrs[2] == FINAL:
+            axis = str(node.attrs[1])
+            inner.pop(axis, None)
+            return inner | {axis: node.args[1]} if len(node.args) > 1 else inner
+        return inner if node.op in ELEMENTWISE else {}
 
     @cached_property
     def roots(self) -> tuple[int, ...]:

@@ -30,14 +30,16 @@ class Memory:
     """Where a kept value is.
 
     Attributes:
-        layout: Its elements; nothing if it only goes to a state.
+        layout: Its elements.
         local: Whether it is in a thread's own memory.
         why: The rule that keeps it.
+        unread: Whether it only goes to a state, or to where outputs go.
     """
 
     layout: Layout
     local: bool
     why: str
+    unread: bool = False
 
 
 @dataclass(frozen=True)
@@ -230,7 +232,7 @@ def _memory(
     output = any(node == at for node, _ in facts.graph.outputs.values())
     rows = loops[maker].row_axis
     if not readers and not output:
-        return Memory(Layout(()), True, why)
+        return Memory(Layout(()), True, why, unread=True)
     local = not output and any(_share_task(stage, maker, readers) for stage in stages)
     axes = columns(facts, maker) if maker.contractions else ()
     if local:
