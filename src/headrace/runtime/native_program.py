@@ -52,6 +52,7 @@ class StepTables(ctypes.Structure):
         ("tile_end", ctypes.c_void_p),
         ("weight_count", ctypes.c_int64),
         ("state_count", ctypes.c_int64),
+        ("threads", ctypes.c_int64),
         ("first_part", ctypes.c_int64),
         ("last_part", ctypes.c_int64),
         ("spent", ctypes.c_void_p),
@@ -100,6 +101,7 @@ class NativeProgram:
             scratch_bytes=scratch,
             weight_count=len(arrays.weights),
             state_count=len(arrays.states),
+            threads=pool.threads,
         )
 
     def profile(self, on: bool) -> None:

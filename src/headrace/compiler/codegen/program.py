@@ -121,6 +121,9 @@ def head(symbols: Sequence[str]) -> list[str]:
 
 
 STEP = """
+#ifndef GRAINS
+#define GRAINS 4  // shares of a stage's tasks for each thread
+#endif
 typedef struct {
     const int64_t *sizes;           // values of the symbols
     const void *const *weights;     // repetition by repetition
@@ -134,10 +137,13 @@ typedef struct {
     const int32_t *tile_begin;
     const int32_t *tile_end;
     int64_t weight_count, state_count;  // in one repetition
+    int64_t threads;
     int64_t first_part, last_part;  // which parts run: from the first, to the one before the last
     int64_t *spent;                 // nanoseconds in each of the stages, of the first thread; or null
 } hr_step;
 
+// Tasks that a thread takes at once: neighbours read neighbouring weights. Few enough that threads end together.
+HR_INLINE int64_t hr_grain(int64_t tasks, int64_t threads) { return hr_larger(1, tasks / (threads * GRAINS)); }
 HR_INLINE int64_t hr_now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -407,8 +413,10 @@ class PartWriter:
                 f"end = hr_smaller(begin + {stage.row_tile}, {rows})",
             ]
         lines += [
+            "    const int64_t tasks = tiles * share, grain = hr_grain(tasks, s->threads);",
             "    int64_t ready = -1;",
-            "    for (int64_t task; (task = hr_claim(at, tiles * share)) >= 0;) {",
+            "    for (int64_t claim; (claim = hr_claim(at, hr_steps(tasks, grain))) >= 0;)",
+            "    for (int64_t task = claim * grain, last = hr_smaller(tasks, task + grain); task < last; task++) {",
             "        const int64_t tile = task / share;",
             "        int64_t rest = task % share;",
             f"        const int64_t {', '.join(where)};",
