@@ -1,14 +1,18 @@
 """Drawing tokens from logits: plain NumPy, one position at a time, so that a row never depends on its neighbours.
 
-The order of operations is documented at ``SamplingParams``. This is the reference; a compiled sampler is checked
-against it.
+The order of operations is documented at ``SamplingParams``. This is the reference: ``native_sampler.py`` draws the same
+tokens, bit for bit. For that, probabilities are whole numbers here, whose sums depend on no order, made of logits by
+operations that every processor does alike.
 """
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import numpy.typing as npt
 
+from headrace.errors import HeadraceError
 from headrace.runtime.batch import FloatArray, IntArray, SlotSampling, TokenLogprobs
 
 # As in vLLM: below it a temperature is none, and dividing by it would only overflow.
@@ -16,6 +20,30 @@ GREEDY_BELOW = 1e-5
 
 # Tokens looked at before a full sort is paid for: nearly always enough to reach top_p.
 SHORTLIST = 1024
+
+# The weight of the likeliest token. Sums fit 63 bits for vocabularies up to 2**22.
+ONE = 1 << 40
+
+LOG2_E = 1.4426950408889634
+# 2**r for r from -1/2 to 1/2 is 1 + r * (POWERS[0] + r * (POWERS[1] + ...)): minimax, relative error below 2.4e-10.
+POWERS = (
+    0.6931471838168765,
+    0.24022650920782232,
+    0.05550400375288354,
+    0.009618056919446203,
+    0.0013341951024261744,
+    0.00015461367624448498,
+    1.3359826850639156e-05,
+)
+
+WeightArray = npt.NDArray[np.int64]
+
+
+class NotFinite(HeadraceError, ValueError):
+    """A model gave logits that allow no token: a NaN, plus infinity, or nothing above minus infinity."""
+
+    def __init__(self) -> None:
+        super().__init__("the model's logits are not finite")
 
 
 class TokenCounts:
@@ -57,22 +85,22 @@ def sample(
         output_length: Output tokens so far, for ``min_tokens``.
 
     Raises:
-        ValueError: The logits allow no token (all are NaN or minus infinity).
+        NotFinite: The logits, as they are or after penalties, allow no token.
     """
     adjusted = _adjust(logits, sampling, counts, output_length)
-    peak = adjusted.max()
-    if not np.isfinite(peak):
-        raise ValueError("the model's logits are not finite")
+    if adjusted is not logits:
+        _peak(logits)
+    _peak(adjusted)
     if sampling.temperature < GREEDY_BELOW:
         return int(adjusted.argmax())
-    candidates, weights = _candidates((adjusted - peak) / np.float32(sampling.temperature), sampling)
-    cumulative = np.cumsum(weights.astype(np.float64))
-    target = uniform(sampling.seed, sampling.sample_index, position) * cumulative[-1]
-    return int(candidates[min(np.searchsorted(cumulative, target, side="right"), len(candidates) - 1)])
+    tokens, weights = _candidates(adjusted, sampling)
+    cumulative = np.cumsum(weights)
+    number = int(uniform(sampling.seed, sampling.sample_index, position) * 2.0**53)
+    return int(tokens[np.searchsorted(cumulative, number * int(cumulative[-1]) >> 53, side="right")])
 
 
 def uniform(seed: int, sample_index: int, position: int) -> float:
-    """A number in [0, 1) that depends on its arguments alone (Philox, doi:10.1145/2063384.2063405)."""
+    """A multiple of 2**-53 in [0, 1) that depends on its arguments alone (Philox, doi:10.1145/2063384.2063405)."""
     key = np.array([seed & 0xFFFF_FFFF_FFFF_FFFF, sample_index], np.uint64)
     return float(np.random.Generator(np.random.Philox(key=key, counter=position)).random())
 
@@ -84,18 +112,49 @@ def token_logprobs(logits: FloatArray, token: int, top: int) -> TokenLogprobs:
         logits: float32 [vocab], as the model gave them.
         token: The token to report.
         top: How many of the likeliest to report beside it.
+
+    Raises:
+        NotFinite: The logits are no distribution.
     """
-    exact = logits.astype(np.float64)
-    peak = exact.max()
-    log_total = peak + np.log(np.exp(exact - peak).sum())
-    best = _largest(exact, top) if top else np.empty(0, np.int64)
+    log_total = _peak(logits) + math.log(int(token_weights(logits, 1.0).sum()) / ONE)
+    best = _largest(logits, top) if top else np.empty(0, np.int64)
     return TokenLogprobs(
         token=token,
-        logprob=float(exact[token] - log_total),
-        rank=int(np.count_nonzero(exact > exact[token])) + 1,
+        logprob=float(logits[token]) - log_total,
+        rank=int(np.count_nonzero(logits > logits[token])) + 1,
         top_tokens=best.astype(np.int32),
-        top_logprobs=(exact[best] - log_total).astype(np.float32),
+        top_logprobs=(logits[best].astype(np.float64) - log_total).astype(np.float32),
     )
+
+
+def token_weights(logits: FloatArray, temperature: float) -> WeightArray:
+    """Unnormalized probabilities: ``exp((logit - largest logit) / temperature)`` in units of 2**-40, int64 [vocab].
+
+    Float64 additions and multiplications only, none contracted, then rounded to the nearest: equal wherever IEEE 754
+    is. What is less likely than the likeliest token by more than 2**41 weighs nothing.
+
+    Args:
+        logits: float32 [vocab], the largest of them finite, none NaN.
+        temperature: Positive.
+    """
+    x = (logits.astype(np.float64) - float(logits.max())) * (LOG2_E / temperature)
+    np.maximum(x, -64.0, out=x)
+    whole = np.rint(x)
+    x -= whole
+    y = np.full_like(x, POWERS[-1])
+    for coefficient in (*POWERS[-2::-1], 1.0):
+        y *= x
+        y += coefficient
+    # By 2**(whole + 40), made of its exponent's field, which rounds nothing.
+    y *= (whole.astype(np.int64) + (1023 + 40) << 52).view(np.float64)
+    return np.rint(y, out=y).astype(np.int64)
+
+
+def _peak(logits: FloatArray) -> float:
+    peak = float(logits.max())
+    if not math.isfinite(peak):
+        raise NotFinite
+    return peak
 
 
 def _adjust(logits: FloatArray, sampling: SlotSampling, counts: TokenCounts | None, output_length: int) -> FloatArray:
@@ -115,39 +174,46 @@ def _adjust(logits: FloatArray, sampling: SlotSampling, counts: TokenCounts | No
     return adjusted
 
 
-def _candidates(shifted: FloatArray, sampling: SlotSampling) -> tuple[npt.NDArray[np.int64], FloatArray]:
-    """Tokens that survive top_k, top_p and min_p, with unnormalized probabilities of which the largest is 1.
+def _candidates(logits: FloatArray, sampling: SlotSampling) -> tuple[npt.NDArray[np.int64], WeightArray]:
+    """Tokens that survive top_k, top_p and min_p, in order of their ids, and their weights.
+
+    Of tokens with equal logits, the cuts keep those with smaller ids.
 
     Args:
-        shifted: float32 [vocab], logits over temperature, less their maximum.
-        sampling: The cuts.
+        logits: float32 [vocab], adjusted.
+        sampling: Temperature, not greedy, and cuts.
     """
-    vocab = len(shifted)
-    weights = np.exp(shifted)
+    vocab = len(logits)
+    weights = token_weights(logits, sampling.temperature)
     if 0 < sampling.top_k < vocab:
-        tokens = _largest(shifted, sampling.top_k)
-        total = weights[tokens].sum(dtype=np.float64)
-        tokens = tokens[: _nucleus(weights[tokens], sampling.top_p * total)]
+        tokens = _largest(logits, sampling.top_k)
+        enough = _share(sampling.top_p, int(weights[tokens].sum()))
     elif sampling.top_p < 1.0:
-        enough = sampling.top_p * weights.sum(dtype=np.float64)
+        enough = _share(sampling.top_p, int(weights.sum()))
         size = min(SHORTLIST, vocab)
-        tokens = _largest(shifted, size)
-        while size < vocab and weights[tokens].sum(dtype=np.float64) < enough:
+        tokens = _largest(logits, size)
+        while size < vocab and weights[tokens].sum() < enough:
             size = min(size * 8, vocab)
-            tokens = _largest(shifted, size)
-        tokens = tokens[: _nucleus(weights[tokens], enough)]
+            tokens = _largest(logits, size)
     else:
         tokens = np.arange(vocab)
+        if sampling.min_p > 0.0:
+            tokens = tokens[weights >= math.ceil(sampling.min_p * ONE)]
+        return tokens, weights[tokens]
+    tokens = np.sort(tokens[: _nucleus(weights[tokens], enough)])
     kept = weights[tokens]
-    if sampling.min_p > 0.0:
-        likely = kept >= sampling.min_p
-        tokens, kept = tokens[likely], kept[likely]
-    return tokens, kept
+    likely = kept >= math.ceil(sampling.min_p * ONE)
+    return tokens[likely], kept[likely]
 
 
-def _nucleus(weights: FloatArray, enough: float) -> int:
+def _share(top_p: float, total: int) -> int:
+    """The weight that a nucleus has to reach."""
+    return min(math.ceil(top_p * float(total)), total)
+
+
+def _nucleus(weights: WeightArray, enough: int) -> int:
     """How many of the descending weights it takes to reach ``enough``."""
-    return int(np.searchsorted(np.cumsum(weights.astype(np.float64)), enough, side="left")) + 1
+    return int(np.searchsorted(np.cumsum(weights), enough, side="left")) + 1
 
 
 def _largest(values: npt.NDArray[np.floating], count: int) -> npt.NDArray[np.int64]:
