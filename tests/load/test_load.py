@@ -1,7 +1,7 @@
 """64 streaming clients, 1,000 requests of mixed length, a tenth of them cancelled at random moments.
 
-No error; every answer equals the same request run alone, up to near-ties of the two best logits; nothing is left
-behind: pages, gauges, memory.
+No error; every answer equals the same request run alone: always with the compiled executor, with the eager one up to
+near-ties of the two best logits; nothing is left behind: pages, gauges, memory.
 """
 
 import asyncio
@@ -128,13 +128,15 @@ def resident(process):
 @pytest.mark.model
 @pytest.mark.bars
 @pytest.mark.timeout(3600)
-def test_load(smollm2, tmp_path, record_property):
+@pytest.mark.parametrize("executor", ["eager", "compiled"])
+def test_load(smollm2, tmp_path, record_property, executor):
     tokenizer = load_tokenizer(open_checkpoint(smollm2).tokenizer)
     distinct = cases(tokenizer)
     rng = random.Random(3)
     wanted = [*distinct, *rng.choices(distinct, k=REQUESTS - len(distinct))]
     rng.shuffle(wanted)
-    with running(smollm2, tmp_path, "--threads", "2", "--kv-memory", "384MiB") as server:
+    flags = ["--threads", "2", "--kv-memory", "384MiB", "--executor", executor]
+    with running(smollm2, tmp_path, *flags) as server:
         process = psutil.Process(server.process.pid)
         asyncio.run(load(server.url, [*every_page_once(), *wanted[:WARM_UP]]))
         before, began = resident(process), time.monotonic()
@@ -148,11 +150,11 @@ def test_load(smollm2, tmp_path, record_property):
     assert all(a is not None or c is not None for a, c in zip(answers, cancels, strict=True))
     assert cancelled > REQUESTS / 50
     assert growth < MOST_GROWTH
-    compare_with_alone(smollm2, wanted, answers, record_property)
+    compare_with_alone(smollm2, wanted, answers, record_property, executor)
 
 
-def compare_with_alone(path, wanted, answers, record_property):
-    engine = engine_for(path, kv_memory=256 << 20, prefix_cache=False, debug=False)
+def compare_with_alone(path, wanted, answers, record_property, executor):
+    engine = engine_for(path, kv_memory=256 << 20, prefix_cache=False, debug=False, executor=executor)
     known, near = {}, 0
     for (prompt, max_tokens), answer in zip(wanted, answers, strict=True):
         if answer is None:
@@ -161,6 +163,7 @@ def compare_with_alone(path, wanted, answers, record_property):
         if key not in known:
             known[key] = alone(engine, prompt, max_tokens)
         if answer != known[key]:
+            assert executor == "eager", "an answer differs from the one alone"
             gap = gap_at_first_difference(engine, prompt, known[key], answer)
             assert gap <= NEAR, f"an answer differs from the one alone, the best logits {gap} apart"
             near += 1
