@@ -93,7 +93,7 @@ def run_native(
 def argument(values: np.ndarray, array) -> np.ndarray:
     extents = {p.axis: p.extent for p in array.layout.pieces if p.extent}
     wide = [(0, extents.get(axis, n) - n) for axis, n in zip(array.axes, values.shape, strict=True)]
-    return pack(bits(np.pad(values, wide), array.dtype), array.axes, array.layout)
+    return pack(bits(np.pad(values, wide) if wide else values, array.dtype), array.axes, array.layout)
 
 
 def tiles_of(segments: np.ndarray | None) -> Tiles:
@@ -127,7 +127,7 @@ def _read_state(array, wide, pages, like):
 
 
 def output(program, graph, name, sizes):
-    at, full = graph.outputs[name]
+    _, full = graph.outputs[name]
     array = program.source.arrays.buffers[f"{name}/0"]
     extents = [graph.axes[a].extent for a in full.axes]
     shape = [sizes[e] if isinstance(e, str) else e for e in extents]

@@ -115,18 +115,19 @@ class _Emitter(Placement):
         if self.grouped(at):
             raise CannotEmit(f"{node.op} of the members of a group")
         wide = self.vector(at)
-        if self.is_iota(at):
-            axis, divisor = self.node(node.args[0]).attrs
-            single = self.spot(str(axis), node.args[1]).single.c()
+        if self.is_iota(at) or node.op is Op.IOTA:
+            axis, divisor = (self.node(node.args[0]) if node.args else node).attrs
+            spot = self.spot(str(axis), node.args[1]) if node.args else walked(self.axis_index(str(axis)))
+            single = f"({spot.single.c()})"
             return f"HR_LANES(i32x16, {single} / {divisor})" if wide else f"(int32_t)({single} / {divisor})"
         rep = self.rep(node.args[0]) if node.op is not Op.SELECT else self.rep(at)
         if node.op is Op.SELECT:
             yes, no = (self.value(x, wide) for x in node.args[1:])
             condition = self.condition(node.args[0])
+            if condition is None and not self.vector(node.args[0]):
+                condition = self.value(node.args[0])
             if condition is not None:
-                return f"{condition} ? {yes} : {no}"
-            if not self.vector(node.args[0]):
-                return f"{self.value(node.args[0])} ? {yes} : {no}"
+                return f"hr_if_{rep}({condition}, {yes}, {no})" if wide else f"{condition} ? {yes} : {no}"
             return f"hr_select_{rep}({self.value(node.args[0])}, {yes}, {no})"
         values = [self.value(x, wide) for x in node.args]
         if node.op is Op.CAST:
@@ -196,10 +197,10 @@ class _Emitter(Placement):
                 op = {"sum": Op.ADD, "max": Op.MAX, "prod": Op.MUL}[reducer]
                 value = values[0] if len(values) == 1 else f"({values[0]} * {values[1]})"
                 result = operation(op, [into, value], self.rep(at), wide)
-            lines.append(f"{into} = {self._counted(at, axis, result, into)};")
+            lines.append(f"{into} = {self._counted(at, axis, result, into, wide)};")
         return lines
 
-    def _counted(self, at: int, axis: str, result: str, into: str) -> str:
+    def _counted(self, at: int, axis: str, result: str, into: str, wide: bool) -> str:
         """The new sum, or the old one where the element is behind the bound or the end of the axis."""
         node = self.node(at)
         index = self.axis_index(axis)
@@ -219,6 +220,8 @@ class _Emitter(Placement):
             bound = f"hr_smaller({bound}, {extent})" if over else bound
         if index.lane:
             return f"hr_select_{self.rep(at)}(hr_below({index.c()}, {bound}), {result}, {into})"
+        if wide:
+            return f"hr_if_{self.rep(at)}({index.c()} < {bound}, {result}, {into})"
         return f"{index.c()} < {bound} ? {result} : {into}"
 
     def _dot(self, at: int, addend: tuple[int, ...], into: str) -> str:
@@ -307,9 +310,11 @@ class _Emitter(Placement):
             raise CannotEmit("the lanes of a vector lie in no order")
         last = str(LANES) if whole else f"hr_lanes({self.axis_index(axis).c()}, {self.length(axis)})"
         return [
-            f"const {C_VECTOR['f' if buffer.dtype in FLOATS else 'i']} lanes = {value};",
-            f"for (int lane = 0; lane < {last}; lane++)",
-            f"    hr_put_{buffer.dtype}({buffer.pointer}, {offset.c()}, lanes[lane]);",
+            "{",
+            f"    const {C_VECTOR['f' if buffer.dtype in FLOATS else 'i']} lanes = {value};",
+            f"    for (int lane = 0; lane < {last}; lane++)",
+            f"        hr_put_{buffer.dtype}({buffer.pointer}, {offset.c()}, lanes[lane]);",
+            "}",
         ]
 
     # -- text

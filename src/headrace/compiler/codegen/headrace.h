@@ -58,6 +58,10 @@ HR_INLINE f32x16 hr_select_f(i32x16 condition, f32x16 yes, f32x16 no) {
     return (f32x16)hr_select_i(condition, (i32x16)yes, (i32x16)no);
 }
 
+HR_INLINE i32x16 hr_if_i(int condition, i32x16 yes, i32x16 no) { return condition ? yes : no; }
+HR_INLINE i32x16 hr_if_b(int condition, i32x16 yes, i32x16 no) { return condition ? yes : no; }
+HR_INLINE f32x16 hr_if_f(int condition, f32x16 yes, f32x16 no) { return condition ? yes : no; }
+
 // ---- arithmetic, of one value (_1) and of vectors
 
 HR_INLINE float hr_fma_1(float a, float b, float c) { return __builtin_fmaf(a, b, c); }

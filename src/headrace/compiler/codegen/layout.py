@@ -53,8 +53,8 @@ class Layout:
 
     def leads(self, piece: Piece) -> bool:
         """Whether a digit is its axis' highest, which no index exceeds."""
-        others = (*self.pieces, self.nibble) if self.nibble else self.pieces
-        return all(p.divisor <= piece.divisor for p in others if p and p.axis == piece.axis)
+        digits = [p for p in (*self.pieces, self.nibble) if p and p.axis == piece.axis and p.extent != 1]
+        return all(p == piece or p.divisor < piece.divisor for p in digits)
 
     def axes(self) -> set[str]:
         """The axes that have a digit."""

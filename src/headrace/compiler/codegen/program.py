@@ -346,6 +346,8 @@ class PartWriter:
         """The pointers that a nest uses, with how they are found; those in a thread's memory without."""
         found: dict[str, str] = {}
         reads = set(nest.nodes) | set(nest.reads) | set(nest.roots)
+        for bound in (b for root in nest.roots for b in zero_behind(self.facts, root).values()):
+            reads |= set(self.facts.cone(bound, frozenset(self.plan.kept)))
         for n in nest.writes:
             write = self.facts.graph.writes[n]
             reads |= {x for i in write.indices for x in self.facts.cone(i, frozenset(self.plan.kept))}
@@ -441,6 +443,9 @@ class PartWriter:
     def _task_levels(self, lead: Nest) -> list[Level]:
         return [level for level in self.plan.loops[lead].levels if level.kind is LevelKind.TASK]
 
+    def _only(self, nest: Nest, level: Level) -> bool:
+        return all(other is level or other.axis != level.axis for other in self.plan.loops[nest].levels)
+
     def _count(self, level: Level) -> str:
         return str(level.count) if level.count else f"size_{self.facts.graph.axes[level.axis].extent}"
 
@@ -456,7 +461,7 @@ class PartWriter:
         """Calls of nests, the limits of their loops first."""
         limits: dict[str, list[str]] = {}
         for nest in nests:
-            levels = self._task_levels(nest)
+            levels = [level for level in self._task_levels(nest) if self._only(nest, level)]
             if rows := self.plan.loops[nest].row_axis:
                 levels.append(Level(rows, LevelKind.UNROLL, 1, 1, "row", "1", "row"))
             uniform = dict.fromkeys(self.facts.segments, "segment") if stage.ragged else {}

@@ -51,7 +51,7 @@ def _results(facts: Facts, kept: frozenset[int]) -> Iterable[int]:
 
 def _gathered(facts: Facts, kept: frozenset[int]) -> Iterable[int]:
     for node in facts.graph.nodes:
-        if node.op is Op.GATHER and facts.node(node.args[0]).op is not Op.IOTA:
+        if node.op is Op.GATHER and facts.node(node.args[0]).op not in (Op.IOTA, Op.INPUT):
             yield node.args[0]
 
 
@@ -98,7 +98,7 @@ def _index(facts: Facts, at: int) -> bool:
 
 RULES = (
     KeepRule("result", "The graph is there for it.", _results, exact=True),
-    KeepRule("gathered", "It is read at other places than its own.", _gathered),
+    KeepRule("gathered", "It is read at other places than its own.", _gathered, exact=True),
     KeepRule("factor", "A contraction reads each element of it many times.", _factors),
     KeepRule("invariant", "It would be computed again for every tile of a contraction's columns.", _invariant),
     KeepRule("partial", "It is a block's share of a fold over something of any length.", _partial),

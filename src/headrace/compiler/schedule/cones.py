@@ -60,7 +60,7 @@ def form(facts: Facts, kept: Mapping[int, str]) -> list[Nest]:
     for at in kept:
         teams.setdefault(find(at), []).append(at)
     nests = [_nest(facts, kept, parts, team) for team in teams.values()]
-    return _ordered(nests)
+    return _ordered(facts, nests)
 
 
 def repeated(facts: Facts, nests: list[Nest]) -> set[int]:
@@ -163,12 +163,23 @@ def _nest(facts: Facts, kept: Mapping[int, str], parts: Mapping[int, frozenset[i
     return Nest(tuple(sorted(team)), nodes, reads, contractions, writes, tuple(versions))
 
 
-def _ordered(nests: list[Nest]) -> list[Nest]:
+def comes_before(facts: Facts, a: Nest, b: Nest) -> bool:
+    """Whether what ``a`` does to a state, or sees of it, must be over before ``b``."""
+    writes = facts.graph.writes
+    of_state = {name: [n for n, w in enumerate(writes) if w.state == name] for name in facts.graph.states}
+    before = {n for state, version in b.state_reads for n in of_state[state][:version]}
+    before |= {m for n in b.writes for m in of_state[writes[n].state] if m < n}
+    after = {n for state, version in a.state_reads for n in of_state[state][version:]}
+    return a is not b and bool(before & set(a.writes) or after & set(b.writes))
+
+
+def _ordered(facts: Facts, nests: list[Nest]) -> list[Nest]:
     made = {root: nest for nest in nests for root in nest.roots}
     order: list[Nest] = []
     stack = sorted(nests, key=lambda nest: -nest.roots[-1])
     while stack:
         waiting = [made[at] for at in stack[-1].reads if made[at] not in order]
+        waiting += [n for n in nests if n not in order and comes_before(facts, n, stack[-1])]
         if waiting:
             stack += waiting
         elif (nest := stack.pop()) not in order:

@@ -10,13 +10,12 @@ from headrace.compiler.ir import Graph, Kind, Op, selected_axes
 from headrace.compiler.schedule.buffers import keep
 from headrace.compiler.schedule.cones import Nest, form, repeated
 from headrace.compiler.schedule.facts import Facts
-from headrace.compiler.schedule.stages import Stage, columns, divide, whole_lane
+from headrace.compiler.schedule.stages import Stage, columns, divide, row_axis, whole_lane
 from headrace.compiler.schedule.tiles import (
     Loops,
     Tile,
     kept_layout,
     loops_of,
-    row_axis,
     state_layout,
     weight_layout,
 )
@@ -163,7 +162,7 @@ def _nests(facts: Facts) -> tuple[dict[int, str], list[Nest]]:
 def _stage(facts: Facts, stage: Stage, row_tile: int | Callable[[Stage], int], ragged_tile: int) -> StagePlan:
     nests = [*stage.prologue, *(nest for group in stage.groups for nest in group.nests)]
     task_axes = stage.groups[0].axes if stage.groups else ()
-    rows = row_axis(facts, nests[0], task_axes)
+    rows = max((row_axis(facts, nest, task_axes) for nest in nests), default="")  # those that have rows have these
     wanted = row_tile if isinstance(row_tile, int) else row_tile(stage)
     tile = ragged_tile if stage.ragged else wanted
     return StagePlan(stage.prologue, tuple(group.nests for group in stage.groups), stage.ragged, rows, tile)
@@ -182,6 +181,9 @@ def _states(facts: Facts, loops: Mapping[Nest, Loops], page_tokens: int) -> dict
             position = next(a for a in (mine.lane, contraction.axis) if a not in facts.graph.types[read].axes)
             name = facts.graph.inputs[str(facts.node(read).attrs[0])].state
             found[name] = state_layout(facts, mine, read, position, page, slot, page_tokens)
+    for name, kind in facts.graph.states.items():  # others as they are declared
+        extents = {a: facts.graph.axes[a].extent for a in kind.axes}
+        found.setdefault(name, plain(_symbol_first(kind.axes, extents), extents))
     return found
 
 
@@ -233,7 +235,10 @@ def _memory(
     rows = loops[maker].row_axis
     if not readers and not output:
         return Memory(Layout(()), True, why, unread=True)
-    local = not output and any(_share_task(stage, maker, readers) for stage in stages)
+    if output:
+        extents = {a: maxima.get(str(axis.extent), axis.extent) for a, axis in facts.graph.axes.items()}
+        return Memory(plain(_symbol_first(facts.graph.types[at].axes, extents), extents), False, why)
+    local = any(_share_task(stage, maker, readers) for stage in stages)
     axes = columns(facts, maker) if maker.contractions else ()
     if local:
         full = kept_layout(facts, at, rows, (), loops[maker].lane, maxima)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from headrace.compiler.ir import Op
-from headrace.compiler.schedule.cones import Nest, folded
+from headrace.compiler.schedule.cones import Nest, comes_before, folded
 from headrace.compiler.schedule.facts import Facts
 
 # The most columns that one task takes so that a nest after a contraction may look across them.
@@ -58,19 +58,39 @@ def divide(facts: Facts, nests: Sequence[Nest], apart: Callable[[Nest], bool] = 
     made = {root: nest for nest in nests for root in nest.roots}
     level: dict[Nest, int] = {}
     owner: dict[Nest, Nest] = {}  # the first nest of the group that a nest belongs to
+    row_of: dict[Nest, str] = {}
     for nest in nests:
         sources = {made[at]: elsewhere for at, elsewhere in nest.reads.items()}
         follows = [s for s, elsewhere in sources.items() if _may_follow(facts, nest, owner.get(s), elsewhere)]
         lead = owner[follows[0]] if follows else None
         mine = lead is None and not nest.contractions and apart(nest)
-        levels = [level[s] + _waits(s, mine, owner, lead, apart) for s in sources]
-        levels += [level[w] + 1 for w in nests if w in level and _written_before(facts, w, nest)]
+        rows = row_axis(facts, nest, columns(facts, lead or nest))
+        levels = [
+            level[s] + (_waits(s, mine, owner, lead, apart) or _crosses(facts, nest, rows, elsewhere, row_of[s]))
+            for s, elsewhere in sources.items()
+        ]
+        levels += [level[w] + 1 for w in nests if w in level and comes_before(facts, w, nest)]
         level[nest] = max(levels, default=0)
+        while rows and any(level[n] == level[nest] and row_of[n] not in ("", rows) for n in row_of):
+            level[nest] += 1
+        row_of[nest] = rows
         if lead is not None and level[nest] == level[lead]:
             owner[nest] = lead
         elif nest.contractions:
             owner[nest] = nest
     return [_stage(facts, [n for n in nests if level[n] == at], owner) for at in sorted(set(level.values()))]
+
+
+def _crosses(facts: Facts, nest: Nest, rows: str, elsewhere: frozenset[str], source_rows: str) -> bool:
+    """Whether a nest reads other rows than its own, which other threads may still be at."""
+    return bool(source_rows) and (rows != source_rows or rows in elsewhere | folded(facts, nest.nodes))
+
+
+def row_axis(facts: Facts, nest: Nest, task_axes: Sequence[str]) -> str:
+    """The axis of rows: one of unknown length that all results have and no task divides."""
+    shared = frozenset.intersection(*(facts.axes[root] for root in nest.roots)) - folded(facts, nest.nodes)
+    found = [a for a in sorted(shared) if not isinstance(facts.graph.axes[a].extent, int) and a not in task_axes]
+    return found[0] if found else ""
 
 
 def _waits(source: Nest, mine: bool, owner: dict[Nest, Nest], lead: Nest | None, apart: Callable[[Nest], bool]) -> bool:
@@ -147,14 +167,6 @@ def _may_follow(facts: Facts, nest: Nest, lead: Nest | None, elsewhere: frozense
     extent = facts.graph.axes[lane].extent
     short = isinstance(extent, int) and extent <= LONGEST_WHOLE
     return task <= mine and not task & elsewhere and lane in mine and (short or not across)
-
-
-def _written_before(facts: Facts, writer: Nest, reader: Nest) -> bool:
-    for state, version in reader.state_reads:
-        mine = [n for n, w in enumerate(facts.graph.writes) if w.state == state][:version]
-        if set(mine) & set(writer.writes):
-            return True
-    return False
 
 
 def _stage(facts: Facts, nests: list[Nest], owner: dict[Nest, Nest]) -> Stage:

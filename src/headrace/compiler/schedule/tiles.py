@@ -10,7 +10,7 @@ from headrace.compiler.codegen.nest import Level, LevelKind
 from headrace.compiler.ir import DType, Op
 from headrace.compiler.schedule.cones import Nest
 from headrace.compiler.schedule.facts import Contraction, Facts
-from headrace.compiler.schedule.stages import columns, lane_axis, result_axes
+from headrace.compiler.schedule.stages import columns, lane_axis, result_axes, row_axis
 
 LANES = 16
 LONGEST_UNROLL = 16
@@ -85,20 +85,21 @@ def loops_of(facts: Facts, nest: Nest, tile: Tile, lead: Nest | None, whole: boo
     folds = [a for a in _folds_outside_in(facts, nest) if a != lane and a not in result]
     levels = [Level(a, LevelKind.TASK, 1, _static(facts, a), f"{a}_task") for a in task_axes]
     if lane_task:
-        levels.append(Level(lane, LevelKind.TASK, lane_task, _static(facts, lane) // lane_task, f"{lane}_task"))
+        levels.append(Level(lane, LevelKind.TASK, lane_task, -(-_static(facts, lane) // lane_task), f"{lane}_task"))
     elif lane and vectors == 0:
         levels.append(_loop(facts, lane, LANES))
+    laned = _fold_lanes(facts, nest, folds, group, lane)
     looped = [a for a in folds if not (tile.groups_unrolled and _unrolled(facts, folds, group, a))]
     row_like = [a for a in inner if nest.contractions]
     levels += [_loop(facts, a, 1) for a in inner if not nest.contractions]
-    loops = [_fold_loop(facts, nest, a, group.get(a, 1), lane) for a in looped]
+    loops = [_loop(facts, a, LANES if a in laned else group.get(a, 1)) for a in looped]
     levels += [part for n, x in enumerate(loops) for part in (_split(facts, nest, x, tile.blocks) if n == 0 else (x,))]
     held = [Level(lane, LevelKind.UNROLL, LANES, vectors, f"{lane}_vector")] if vectors else []
     if rows:
         place = "hr_smaller(row0 + row, row1 - 1)"
         held.insert(0 if tile.rows_outside else 1, Level(rows, LevelKind.UNROLL, 1, tile.rows, "row", "R", place))
     levels += held
-    levels += [Level(a, LevelKind.UNROLL, 1, _static(facts, a), a) for a in row_like]
+    levels += [_row_like(facts, a) for a in row_like]
     levels += [
         Level(a, LevelKind.UNROLL, group.get(a, 1), axes[a].extent // group.get(a, 1), f"{a}_group")  # type: ignore[operator]
         for a in folds
@@ -106,21 +107,10 @@ def loops_of(facts: Facts, nest: Nest, tile: Tile, lead: Nest | None, whole: boo
     ]
     if lane:
         levels.append(Level(lane, LevelKind.LANES, 1, LANES, "lane"))
-    levels += [
-        Level(a, LevelKind.LANES, 1, LANES, "lane")
-        for a in looped
-        if _fold_lanes(facts, nest, a, group.get(a, 1), lane)
-    ]
+    levels += [Level(a, LevelKind.LANES, 1, LANES, "lane") for a in looped if a in laned]
     levels += [Level(a, LevelKind.DOT, 1, size, "member") for a, size in group.items() if size > 1]
     tasks = dict.fromkeys(task_axes, 1) | ({lane: lane_task} if lane_task else {})
     return Loops(tuple(levels), rows, lane, tasks)
-
-
-def row_axis(facts: Facts, nest: Nest, task_axes: Sequence[str]) -> str:
-    """The axis of rows: one of unknown length that all results have and no task divides."""
-    shared = frozenset.intersection(*(facts.axes[root] for root in nest.roots))
-    found = [a for a in sorted(shared) if not isinstance(facts.graph.axes[a].extent, int) and a not in task_axes]
-    return found[0] if found else ""
 
 
 def _static(facts: Facts, axis: str) -> int:
@@ -141,15 +131,17 @@ def _lane(facts: Facts, lane: str, tile: Tile, whole: bool) -> tuple[int, int]:
     return vectors, vectors * LANES
 
 
+def _row_like(facts: Facts, axis: str) -> Level:
+    """An axis that a contraction's other factor does not have, such as the heads that share keys."""
+    extent = _static(facts, axis)
+    return Level(axis, LevelKind.UNROLL, 1, extent, axis) if 0 < extent <= LONGEST_UNROLL else _loop(facts, axis, 1)
+
+
 def _loop(facts: Facts, axis: str, stride: int) -> Level:
     extent = facts.graph.axes[axis].extent
     if isinstance(extent, str):
         return Level(axis, LevelKind.LOOP, stride, 0, f"{axis}_i", f"hr_steps(size_{extent}, {stride})")
     return Level(axis, LevelKind.LOOP, stride, -(-extent // stride), f"{axis}_i")
-
-
-def _fold_loop(facts: Facts, nest: Nest, axis: str, group: int, lane: str) -> Level:
-    return _loop(facts, axis, LANES if _fold_lanes(facts, nest, axis, group, lane) else group)
 
 
 def _split(facts: Facts, nest: Nest, level: Level, turns: int) -> tuple[Level, ...]:
@@ -164,12 +156,21 @@ def _split(facts: Facts, nest: Nest, level: Level, turns: int) -> tuple[Level, .
     return outer, Level(level.axis, LevelKind.UNROLL, level.stride, turns, f"{level.axis}_turn")
 
 
-def _fold_lanes(facts: Facts, nest: Nest, axis: str, group: int, lane: str) -> bool:
-    """Whether a fold itself runs in vectors: nothing that it folds is in vectors already."""
-    if group > 1 or not isinstance(facts.graph.axes[axis].extent, int) or _static(facts, axis) < LANES:
-        return False
-    over = [at for at in nest.nodes if facts.node(at).op is Op.FOLD and facts.node(at).attrs[1] == axis]
-    return all(lane not in facts.axes[facts.node(at).args[0]] for at in over)
+def _fold_lanes(facts: Facts, nest: Nest, folds: Sequence[str], group: Mapping[str, int], lane: str) -> list[str]:
+    """Folds that run in vectors themselves: nothing that they fold is in vectors already."""
+    found: list[str] = []
+    for axis in reversed(folds):  # the innermost first
+        long = group.get(axis, 1) == 1 and _static(facts, axis) >= LANES
+        taken = {lane, *found}
+        if long and not any(axis in _spread(facts, at) and taken & _spread(facts, at) for at in nest.nodes):
+            found.append(axis)
+    return found
+
+
+def _spread(facts: Facts, at: int) -> set[str]:
+    """The axes that code for a value runs over."""
+    node = facts.node(at)
+    return set(facts.axes[at]) | ({str(node.attrs[1])} if node.op is Op.FOLD else set())
 
 
 def _by_share(facts: Facts, nest: Nest) -> list[str]:
@@ -217,7 +218,11 @@ def weight_layout(facts: Facts, loops: Loops, at: int) -> Layout:
 
 def _halved(pieces: tuple[Piece, ...]) -> Layout:
     """Two elements a byte: the lower and the upper half of the innermost loop over groups."""
-    at = max(n for n, p in enumerate(pieces) if p.extent % 2 == 0 and p.divisor > 1)
+    grouped = [n for n, p in enumerate(pieces) if p.extent % 2 == 0 and p.divisor > 1]
+    even = [n for n, p in enumerate(pieces) if p.extent % 2 == 0]
+    if not (grouped or even):
+        return Layout(pieces)  # a byte each
+    at = max(grouped or even)
     split = pieces[at]
     half = Piece(split.axis, split.divisor, split.extent // 2)
     nibble = Piece(split.axis, split.divisor * split.extent // 2, 2)
@@ -263,4 +268,9 @@ def kept_layout(facts: Facts, at: int, rows: str, outer: Sequence[str], lane: st
         (a for a in fixed if a != rows and a not in outer), key=lambda a: (a == lane, fixed[a] % LANES == 0, a)
     )
     order = [rows] * (rows in fixed) + [a for a in outer if a in fixed] + rest
-    return Layout(tuple(Piece(a, 1, 0 if a == rows else fixed[a]) for a in order))
+    return Layout(tuple(Piece(a, 1, 0 if a == rows else fixed[a] + _padding(fixed[a], a == lane)) for a in order))
+
+
+def _padding(extent: int, lanes: bool) -> int:
+    """Room for the last vector, so that it can be stored whole."""
+    return -extent % LANES if lanes else 0
