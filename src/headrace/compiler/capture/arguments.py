@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -97,7 +98,10 @@ def _decompositions() -> Any:
 def _explained() -> Iterator[None]:
     """Turn what export says of a function that it cannot see through into our error."""
     try:
-        yield
+        with warnings.catch_warnings():
+            # PyTorch's own code, when it copies what it exports, uses what it is about to deprecate.
+            warnings.filterwarnings("ignore", message=".*LeafSpec.*", category=FutureWarning)
+            yield
     except REFUSED_BY_EXPORT as error:
         lines = [line.strip(" -") for line in str(error).splitlines()] or [type(error).__name__]
         raise Unsupported("the function", "", " ".join(lines[:2])) from error
