@@ -53,7 +53,8 @@ def zero_behind(facts: Facts, at: int) -> dict[str, int]:
     return {
         axis: bound
         for axis, bound in facts.ends[at].items()
-        if isinstance(facts.graph.axes[axis].extent, int)
+        if axis in facts.axes[at]
+        and isinstance(facts.graph.axes[axis].extent, int)
         and facts.axes[bound] <= facts.axes[at]
         and not facts.costly[bound]
         and at not in facts.cone(bound, frozenset())

@@ -82,6 +82,14 @@ def _partial(facts: Facts, kept: frozenset[int]) -> Iterable[int]:
             yield from (x for x in _nearest_folds(facts, node.args[0]) if axis in facts.axes[x])
 
 
+def _whole(facts: Facts, kept: frozenset[int]) -> Iterable[int]:
+    for root in (*facts.roots, *kept):
+        for at in facts.cone(root, kept - {root}):
+            axis = str(facts.node(at).attrs[1]) if facts.node(at).op is Op.FOLD else ""
+            if at != root and axis in facts.axes[root] and not isinstance(facts.graph.axes[axis].extent, int):
+                yield at
+
+
 def _nearest_folds(facts: Facts, at: int) -> Iterable[int]:
     stack = [at]
     while stack:
@@ -101,5 +109,6 @@ RULES = (
     KeepRule("gathered", "It is read at other places than its own.", _gathered, exact=True),
     KeepRule("factor", "A contraction reads each element of it many times.", _factors),
     KeepRule("invariant", "It would be computed again for every tile of a contraction's columns.", _invariant),
+    KeepRule("whole", "It is folded over all rows, and every row needs it.", _whole),
     KeepRule("partial", "It is a block's share of a fold over something of any length.", _partial),
 )

@@ -113,7 +113,7 @@ def columns(facts: Facts, nest: Nest) -> tuple[str, ...]:
     if not nest.contractions:
         return ()
     wide = facts.axes[nest.contractions[-1].right] & result_axes(facts, nest)
-    return tuple(sorted(wide - {lane_axis(facts, nest)}))
+    return tuple(sorted(wide - {lane_axis(facts, nest)} - folded(facts, nest.nodes)))
 
 
 def result_axes(facts: Facts, nest: Nest) -> frozenset[str]:
@@ -160,6 +160,8 @@ def _may_follow(facts: Facts, nest: Nest, lead: Nest | None, elsewhere: frozense
     if lead is None:
         return False
     task, mine, lane = set(columns(facts, lead)), result_axes(facts, nest), lane_axis(facts, lead)
+    if not lane or task & folded(facts, nest.nodes):
+        return False
     if nest.contractions:
         split = {lane} - folded(facts, lead.nodes) | task
         return set(columns(facts, nest)) == task and not split & folded(facts, nest.nodes) and not elsewhere
