@@ -71,14 +71,24 @@ def run(engine, *messages, check=True, most_steps=100_000):
 def record_logits(engine):
     """Record the logits behind every drawn token: a dictionary from (request, index, position)."""
     seen = {}
-    draw = engine.executor.slots.draw
 
-    def spy(slot, logits, position):
+    def note(slot, logits, position):
         (sequence,) = [s for s in engine.scheduler.running if s.slot == slot]
         seen[sequence.request, sequence.index, position] = logits.copy()
+
+    def spy(slot, logits, position):
+        note(slot, logits, position)
         return draw(slot, logits, position)
 
-    engine.executor.slots.draw = spy
+    def spy_on_rows(slots, logits, positions):
+        for row in zip(slots, logits, positions.tolist(), strict=True):
+            note(*row)
+        return draw(slots, logits, positions)
+
+    native = hasattr(engine.executor, "sampler")
+    owner = engine.executor.sampler if native else engine.executor.slots
+    draw = owner.draw
+    owner.draw = spy_on_rows if native else spy
     return seen
 
 

@@ -19,8 +19,9 @@ from headrace.runtime.artifacts import open_model, open_weights
 from headrace.runtime.batch import Batch, StepOutput, Ticket, TokenLogprobs, whole_prompt
 from headrace.runtime.compile import BLOCK_TOKENS, CompiledModel
 from headrace.runtime.native_program import SLACK, NativeProgram, Tiles, aligned
+from headrace.runtime.native_sampler import NativeSampler
 from headrace.runtime.packed_weights import Directory, Progress, addresses
-from headrace.runtime.sampler import token_logprobs
+from headrace.runtime.sampler import NotFinite
 from headrace.runtime.slots import SlotTable
 from headrace.runtime.state_layout import PAGE_TOKENS
 
@@ -113,6 +114,7 @@ class CompiledExecutor:
         self.forwards = 0  # counted, so that a test can hold us to one a step
         self.slots = SlotTable(slots, -(-context_length // PAGE_TOKENS), spec.vocab_size)
         self.vocab = spec.vocab_size
+        self.sampler = NativeSampler(loaded.pool, self.slots, slots, spec.vocab_size)
         select_rows = max(slots, LOGIT_ROWS)
         self.program = NativeProgram(
             loaded.model.source,
@@ -152,24 +154,26 @@ class CompiledExecutor:
         self.slots.apply(batch)
         drawn = np.flatnonzero(batch.sample)
         step = self._prepare(batch)
+        # As many as there are slots at most, and so many logits there is room for.
         last = batch.offsets[drawn + 1] - 1
-        first = min(len(last), len(self._arrays["select"]))
-        logits = self._run(step, last[:first], (0, len(self.program.source.parts)))
+        logits = self._run(step, last, (0, len(self.program.source.parts)))
         self.forwards += 1
+        # Before a token is drawn: drawing changes slots, so what fails after it could not be run again.
         prompt = tuple(self._prompt_logprobs(batch, i, step) for i in range(batch.rows))
+        if any(prompt) and len(drawn):
+            logits = self._logits(step, last)
         tokens = np.full(batch.rows, -1, np.int32)
         logprobs: list[TokenLogprobs | None] = [None] * batch.rows
         errors: dict[int, str] = {}
-        if any(prompt) and first:
-            logits = self._logits(step, last[:first])
-        for at, i in enumerate(drawn.tolist()):
-            if at and at % first == 0:
-                logits = self._logits(step, last[at : at + first])
-            position = int(batch.starts[i] + batch.offsets[i + 1] - batch.offsets[i])
-            try:
-                tokens[i], logprobs[i] = self.slots.draw(int(batch.slots[i]), logits[at % first], position)
-            except Exception as error:
-                errors[i] = str(error)
+        if len(drawn):
+            got = self.sampler.draw(
+                batch.slots[drawn].tolist(), logits, batch.starts[drawn] + last - batch.offsets[drawn] + 1
+            )
+            tokens[drawn] = got.tokens
+            for at, i in enumerate(drawn.tolist()):
+                logprobs[i] = got.logprobs[at]
+                if got.tokens[at] < 0:
+                    errors[i] = str(NotFinite())
         seconds = time.perf_counter() - begin
         return StepOutput(batch.step, tokens, (tokens >= 0).astype(np.int32), tuple(logprobs), prompt, errors, seconds)
 
@@ -237,8 +241,7 @@ class CompiledExecutor:
         for at in range(0, count, most):
             many = min(most, count - at)
             logits = self._logits(step, np.arange(begin + at, begin + at + many, dtype=np.int32))
-            follows = slot.tokens[first + at + 1 : first + at + many + 1].tolist()
-            reports += [token_logprobs(x, token, top) for x, token in zip(logits, follows, strict=True)]
+            reports += self.sampler.report(logits, slot.tokens[first + at + 1 : first + at + many + 1], top)
         return tuple(reports)
 
 
