@@ -107,6 +107,9 @@ def _belong(
     elif contracts[0] and not _share_work(facts, nodes_a, nodes_b):
         return False
     both = [*team_a, *team_b]
+    whole = {axis for axis in folded(facts, nodes_a | nodes_b) if not isinstance(facts.graph.axes[axis].extent, int)}
+    if any(whole & facts.axes[x] for x in both):
+        return False  # what is folded over all rows is there after the last, when the first is no longer at hand
     elsewhere = any(axes and at in both for x in both for at, axes in _reads(facts, kept, parts[x], x).items())
     return not elsewhere and not _encloses(facts, kept, parts, sorted(both))
 
