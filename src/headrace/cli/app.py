@@ -42,6 +42,7 @@ VERBS = {
     "generate": Verb("headrace.cli.generate", "generate", "Complete a prompt in this process, without a server."),
     "pull": Verb("headrace.cli.pull", "pull", "Fetch a model into this machine's cache and print its path."),
     "models": Verb("headrace.cli.models", "models", "List the models that are here, and those known by name."),
+    "tune": Verb("headrace.cli.tune", "tune", "Search for the fastest way to run a model on this machine."),
     "bench": Verb("headrace.cli.bench", "app", "Measure servers, the engine, and the limits of this machine."),
 }
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import re
 from pathlib import Path
 
 from headrace.compiler.codegen.program import ProgramSource
+from headrace.compiler.codegen.regions import TRIAL, Region
 from headrace.compiler.native.build import Builder, Source
 from headrace.compiler.native.cpu import cpu_features
 
@@ -20,8 +22,7 @@ def native_source(name: str, program: ProgramSource, flags: tuple[str, ...] | No
         program: What to compile.
         flags: Instead of those for this processor.
     """
-    flags = ("-O3", *cpu_features().compile_flags()) if flags is None else flags
-    return Source(name, program.text, ((HEADER.name, HEADER.read_text()),), flags)
+    return _source(name, program.text, flags)
 
 
 def load_program(name: str, program: ProgramSource, builder: Builder | None = None) -> ctypes.CDLL:
@@ -31,3 +32,18 @@ def load_program(name: str, program: ProgramSource, builder: Builder | None = No
         ToolchainError: There is no compiler, or it fails.
     """
     return (builder or Builder()).load(native_source(name, program))
+
+
+def region_source(region: Region, flags: tuple[str, ...] | None = None) -> Source:
+    """A block of a program as a C file for this machine; see ``native_source``."""
+    return _source(re.sub(r"\W+", "-", region.block), region.text, flags)
+
+
+def driver_source() -> Source:
+    """What runs a step of such blocks."""
+    return _source("trial", TRIAL, None)
+
+
+def _source(name: str, text: str, flags: tuple[str, ...] | None) -> Source:
+    flags = ("-O3", *cpu_features().compile_flags()) if flags is None else flags
+    return Source(name, text, ((HEADER.name, HEADER.read_text()),), flags)

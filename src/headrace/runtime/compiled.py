@@ -80,9 +80,14 @@ def load_compiled(
         CannotEmit: There is no code for it.
     """
     model, key = open_model(checkpoint, spec, recipe, threads)
-    library = load_program(f"{spec.family}-{recipe.name}", model.source)
+    library = load_program(library_name(spec, recipe), model.source)
     where, block = open_weights(model, key, checkpoint, progress)
     return LoadedModel(model, library, ThreadPool(threads), where, block)
+
+
+def library_name(spec: ModelSpec, recipe: Recipe) -> str:
+    """What a model's library is called; part of its key in the cache."""
+    return f"{spec.family}-{recipe.name}"
 
 
 class CompiledExecutor:

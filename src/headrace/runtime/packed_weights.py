@@ -92,8 +92,8 @@ def fill(
     block = aligned(where.size)
     done = 0
     for place in where.places:
-        values = _compute(place, made, load)
-        packed = pack(_bits(values, place.array.dtype), place.array.axes, place.array.layout)
+        values = weight_value(place.array.name, _repeat(place), made, load)
+        packed = pack(stored_bits(values, place.array.dtype), place.array.axes, place.array.layout)
         block[place.begin : place.begin + packed.nbytes] = packed.view(np.uint8)
         done += place.size
         if progress is not None:
@@ -107,19 +107,19 @@ def addresses(where: Directory, block: npt.NDArray[np.uint8]) -> list[int]:
     return [0 if place is None else base + place.begin for place in where.table]
 
 
-def _compute(place: Place, made: Mapping[str, Graph], load: Load) -> npt.NDArray[Any]:
-    graph = made.get(place.array.name)
+def weight_value(name: str, repeat: str, made: Mapping[str, Graph], load: Load) -> npt.NDArray[Any]:
+    """A weight of a repetition, computed if it is not stored as it is; its axes in the order of their names."""
+    graph = made.get(name)
     if graph is None:
-        return load(place.name)
-    repeat = _repeat(place)
-    return interpret(graph, {name: load(bind(name, repeat)) for name in graph.inputs}, {})["value"]
+        return load(bind(name, repeat))
+    return interpret(graph, {own: load(bind(own, repeat)) for own in graph.inputs}, {})["value"]
 
 
 def _repeat(place: Place) -> str:
     return next(r for r in place.array.repeats if bind(place.array.name, r) == place.name)
 
 
-def _bits(values: npt.NDArray[Any], dtype: DType) -> npt.NDArray[Any]:
+def stored_bits(values: npt.NDArray[Any], dtype: DType) -> npt.NDArray[Any]:
     """As memory holds them: bfloat16 as its upper halves."""
     if dtype is DType.BF16 and values.dtype == np.float32:
         return (values.view(np.uint32) >> 16).astype(np.uint16)

@@ -92,21 +92,28 @@ typedef struct {{
     const hr_step *const *steps;    // for each function, its own tables
     char *scratch;                  // of all threads
     int64_t scratch_bytes;          // of one
-    int64_t *spent;                 // nanoseconds in each function, of the first thread
+    // When each stage was over, stage by stage of the step: the time at which the first thread left it. The system may
+    // take any one thread off its core for longer than many stages take.
+    _Atomic int64_t *ends;
+    int64_t begin;
 }} hr_trial;
 
 static void trial(void *context, int thread, int threads, hr_sync *sync) {{
     const hr_trial *t = context;
     char *const scratch = t->scratch + thread * t->scratch_bytes;
     hr_cursor at = hr_begin(sync);
-    int64_t since = thread ? 0 : hr_now(), first = 0;
+    int64_t first = 0, stage = 0;
     for (int64_t part = 0; part < t->parts; first += t->stages[part++])
         for (int64_t repeat = 0; repeat < t->repeats[part]; repeat++)
             for (int64_t n = first; n < first + t->stages[part]; n++) {{
                 t->functions[n](t->steps[n], repeat, &at, scratch);
-                if (!thread) since = hr_spend(t->spent, (int)n, since);
+                int64_t none = 0;
+                atomic_compare_exchange_strong(t->ends + stage++, &none, hr_now());
             }}
 }}
 
-void hr_try(hr_pool *pool, hr_trial *t, int64_t stages) {{ hr_pool_run(pool, trial, t, stages); }}
+void hr_try(hr_pool *pool, hr_trial *t, int64_t stages) {{
+    t->begin = hr_now();
+    hr_pool_run(pool, trial, t, stages);
+}}
 """

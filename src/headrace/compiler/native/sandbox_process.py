@@ -38,19 +38,21 @@ class Gone(Exception):
 
 
 class ChildProcess:
-    """A process that runs ``sandbox_child.py``.
+    """A process that runs ``sandbox_child.py``, or another program that speaks like it.
 
     Args:
         arguments: Of the script: pool, harness, threads.
         runtime: The library of the sanitizer; None: without.
+        program: What to run instead: the command, to which the number of the socket and ``arguments`` are added.
 
     Attributes:
         process: The process, None before its start and after its end.
         starts: How often one was started. What an earlier one was told is forgotten.
     """
 
-    def __init__(self, arguments: Sequence[str], runtime: Path | None) -> None:
+    def __init__(self, arguments: Sequence[str], runtime: Path | None, program: Sequence[str] = ()) -> None:
         self.arguments = tuple(arguments)
+        self.program = tuple(program)
         self.runtime = runtime
         self.process: subprocess.Popen[bytes] | None = None
         self.starts = 0
@@ -72,9 +74,9 @@ class ChildProcess:
         with theirs:
             number = theirs.fileno()
             poison = "poison" if self.runtime else "-"
-            arguments = [str(number), *self.arguments, poison]
+            script = [sys.executable, "-I", "-S", str(SCRIPT), str(number), *self.arguments, poison]
             self.process = subprocess.Popen(  # noqa: S603 - our own script
-                [sys.executable, "-I", "-S", str(SCRIPT), *arguments],
+                [*self.program, str(number), *self.arguments] if self.program else script,
                 pass_fds=(number,),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from headrace.compiler.codegen.nest import LevelKind
 from headrace.compiler.codegen.program import row_variants
 from headrace.compiler.ir import BITS, DType, Graph, Kind, Node, Op, Part, selected_axes
 from headrace.compiler.schedule.cones import Nest
@@ -138,6 +139,12 @@ def stage_work(plan: PartPlan, stage: StagePlan, load: Workload) -> Work:
             wasted = _padding(plan, stage, nest, found, load)
             total += _products(facts, found, _count(facts, found, load) * wasted)
     return total
+
+
+def written_out(plan: PartPlan, nest: Nest) -> int:
+    """Products that a nest's code has one by one, in its widest variant."""
+    counts = [level.count for level in plan.loops[nest].levels if level.kind is LevelKind.UNROLL]
+    return len(nest.contractions) * math.prod(counts)
 
 
 def rates_of(figures: Mapping[str, float | None], cache: int = 0) -> Rates:

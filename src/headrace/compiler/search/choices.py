@@ -21,7 +21,7 @@ from headrace.compiler.search.genes import DEFAULT, Gene, GeneSpace, Genome, gen
 
 ROWS = (1, 2, 3, 4, 6, 8, 10, 12, 14, 16, 24)
 VECTORS = (1, 2, 3, 4, 6, 8)
-MOST_HELD = 48  # vectors of results; beyond it, no processor has registers for half of them
+MOST_HELD = 32  # vectors of results; beyond it, no processor has registers for half of them
 VARIANTS = ((8, 4, 2, 1), (6, 4, 3, 2, 1), (4, 2, 1), (2, 1), (1,))
 BLOCKS = (1, 2, 3, 4)
 STREAMS = (0, 512, 1024, 2560, 4096, 8192)

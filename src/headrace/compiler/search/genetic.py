@@ -44,12 +44,14 @@ class Baseline:
     Attributes:
         seconds: Of a step, workload by workload.
         shares: Of each block, its share of these.
-        noise: Of each block, by how much the logarithm of its time varied from measurement to measurement.
+        noise: Of each block, its cost (see ``Search.cost``) in further measurements of the very same program.
+        reserve: Seconds that a confirmation is expected to take.
     """
 
     seconds: tuple[float, ...]
     shares: Mapping[str, tuple[float, ...]]
-    noise: Mapping[str, float]
+    noise: Mapping[str, tuple[float, ...]]
+    reserve: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +60,20 @@ class Confirmation:
 
     Attributes:
         verdict: ``ok``, or why it was rejected.
-        ratios: Its time over the default's, workload by workload.
-        noise: By how much the logarithm of such a ratio is uncertain.
+        before: Seconds of a step by default, workload by workload.
+        after: Seconds with the choices.
+        noise: By how much the logarithm of their ratio is uncertain.
     """
 
     verdict: str = OK
-    ratios: tuple[float, ...] = ()
+    before: tuple[float, ...] = ()
+    after: tuple[float, ...] = ()
     noise: float = 0.0
+
+    @property
+    def ratios(self) -> tuple[float, ...]:
+        """Its time over the default's."""
+        return tuple(after / before for before, after in zip(self.before, self.after, strict=True))
 
 
 class Measurer(Protocol):
@@ -77,7 +86,7 @@ class Measurer(Protocol):
         """Measure the default program."""
 
     def evaluate(self, genomes: Sequence[Genome]) -> list[dict[str, Trial]]:
-        """Measure genomes, each block of each; blocks as in the default may be left out."""
+        """Measure genomes, each block of each; blocks as in the default are left out, but of the default genome."""
 
     def confirm(self, genome: Genome) -> Confirmation:
         """Measure a whole program against the default."""
@@ -89,13 +98,14 @@ class Settings:
 
     Attributes:
         weights: Of each workload in the mean that is made small; their sum is 1.
-        seconds: When to stop breeding.
+        seconds: What all of it may take.
         seed: Of all chance.
         population: Genomes of a generation.
         elites: Choices of a block that others are bred from.
         mutations: Most genes that change at once.
         immigrants: Share of choices that are drawn anew.
         patience: Generations without a gain after which it ends.
+        start: Choices to begin with, beside the defaults: what an earlier search has found.
     """
 
     weights: tuple[float, ...]
@@ -106,6 +116,7 @@ class Settings:
     mutations: int = 4
     immigrants: float = 0.15
     patience: int = 6
+    start: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +202,8 @@ class Search:
         self.members: dict[str, list[_Member]] = {block: [] for block in space.blocks}
         self.seen: dict[str, set[Genome]] = {block: {DEFAULT} for block in space.blocks}
         self.tried = self.rejected = self.pruned = self.generation = 0
+        self.samples: dict[str, list[float]] = {}  # costs of what should cost nothing
+        self.start = space.genome(dict(settings.start))
         self.noted = dict.fromkeys(space.blocks, 0.0)  # the gains that patience has seen
 
     def run(self) -> Result:
@@ -199,6 +212,7 @@ class Search:
         An interrupt ends it with the best so far.
         """
         self.base = self.measurer.baseline()
+        self.samples = {block: list(costs) for block, costs in self.base.noise.items()}
         try:
             ended = self._breed()
         except KeyboardInterrupt:
@@ -211,7 +225,7 @@ class Search:
         last = 0.0  # seconds of a generation
         while idle < self.settings.patience:
             begin = self.measurer.elapsed()
-            if begin + last > self.settings.seconds:
+            if begin + last > self.settings.seconds - self.base.reserve:
                 return "the time is up"
             genomes = self._offspring()
             if not genomes:
@@ -233,20 +247,20 @@ class Search:
         if member is None:
             return 0.0
         shares = self.base.shares.get(block, (0.0,) * len(self.settings.weights))
-        rows = zip(self.settings.weights, shares, member.mean(), strict=True)
-        return sum(weight * math.log(1 - share + share * ratio) for weight, share, ratio in rows)
+        return weighted(self.settings.weights, shares, member.mean())
 
     def noise(self, block: str, member: _Member | None = None) -> float:
-        """How large a gain of a block must be to be one."""
-        shares = self.base.shares.get(block, (0.0,))
-        share = sum(w * s for w, s in zip(self.settings.weights, shares, strict=False))
+        """How large a gain of a block must be to be one: twice what is usual of the default against itself."""
+        samples = self.samples.get(block) or [0.0]
         times = len(member.ratios) if member is not None else 1
-        return self.base.noise.get(block, 0.0) * share / math.sqrt(times)
+        return 2 * statistics.median(map(abs, samples)) / math.sqrt(times)
 
     def _note(self, genome: Genome, trials: Mapping[str, Trial]) -> None:
         for block, trial in trials.items():
             mine = self.space.only(genome, block)
             if not mine.values:
+                if trial.verdict == OK:
+                    self.samples.setdefault(block, []).append(self.cost(block, _Member(mine, [trial.ratios])))
                 continue
             known = next((m for m in self.members[block] if m.genome == mine), None)
             self.tried += known is None
@@ -282,17 +296,30 @@ class Search:
     # -- breeding
 
     def _offspring(self) -> list[Genome]:
-        """The next generation; the best so far, together, is its first genome. Empty: there is nothing new."""
+        """The next generation: the default, which tells the noise; the best so far, together; and new ones.
+
+        Empty if there is nothing new.
+        """
         champions = [member.genome for block in self.members if (member := self._champion(block))]
-        genomes = [self.space.join(champions)] if champions else []
-        new = False
-        while len(genomes) < self.settings.population:
-            parts = [child for block in self.members if (child := self._child(block)) is not None]
+        if not self.generation:
+            champions = [part for block in self.members if (part := self.space.only(self.start, block)).values]
+            for part in champions:
+                self.seen[self.space.genes[part.values[0][0]].block].add(part)
+        genomes = [DEFAULT, *([self.space.join(champions)] if champions else [])]
+        first = len(genomes)
+        for turn in range(self.settings.population - len(champions[:1])):
+            wanted = [block for block in self.members if turn < self._quota(block)]
+            parts = [child for block in wanted if (child := self._child(block)) is not None]
             if not parts:
                 break
-            new = True
             genomes.append(self.space.join(parts))
-        return genomes if new else []
+        return genomes if len(genomes) > first else []
+
+    def _quota(self, block: str) -> int:
+        """How many choices of a block a generation tries: fewer where there is little time to gain."""
+        shares = self.base.shares.get(block, ())
+        share = sum(w * s for w, s in zip(self.settings.weights, shares, strict=False))
+        return math.ceil(self.settings.population * min(1.0, 2 * share * len(self.members)))
 
     def _child(self, block: str) -> Genome | None:
         """A choice for a block that was not tried yet; None if none is found."""
@@ -322,9 +349,7 @@ class Search:
     def _best(self) -> tuple[Genome, Confirmation | None]:
         """The best blocks together; else those that slow no workload down; else the default."""
         champions = {block: m for block in self.members if (m := self._champion(block)) is not None}
-        steady = {
-            block: m for block, m in champions.items() if max(m.mean()) <= 1 + TOLERANCE + self.base.noise.get(block, 0)
-        }
+        steady = {block: m for block, m in champions.items() if max(m.mean()) <= 1 + TOLERANCE}
         tried: set[Genome] = {DEFAULT}
         for chosen in (champions, steady):
             genome = self.space.join(m.genome for m in chosen.values())
@@ -335,6 +360,12 @@ class Search:
             if accepted(found, self.settings.weights):
                 return genome, found
         return DEFAULT, None
+
+
+def weighted(weights: Sequence[float], shares: Sequence[float], ratios: Sequence[float]) -> float:
+    """The weighted mean of the logarithm of what a step takes over what it took, if a share of it changes."""
+    rows = zip(weights, shares, ratios, strict=True)
+    return sum(weight * math.log(1 - share + share * ratio) for weight, share, ratio in rows)
 
 
 def accepted(found: Confirmation, weights: Sequence[float]) -> bool:
