@@ -12,7 +12,7 @@ class Writer(Builder):
 
     def whole(self, value):
         """An int32."""
-def layer(hidden=576, kv_heads=3, group=3, head_dim=64, ffn=1536, block=256, eps=1e-5, bits=DType.U4):
+        return self.const(value, I32)
 
     def number(self, value):
         """A float32."""
