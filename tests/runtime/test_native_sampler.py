@@ -19,7 +19,7 @@ from headrace.compiler.native.sandbox import Candidate, Sandbox
 from headrace.errors import InvalidInput
 from headrace.runtime.batch import SlotOpen, SlotSampling
 from headrace.runtime.native_sampler import RESULT, ROW, NativeSampler, sampler_source, scratch_bytes, settings_row
-from headrace.runtime.sampler import NotFinite, token_logprobs, token_weights, uniform
+from headrace.runtime.sampler import LOG2_E, ONE, NotFinite, _adjust, token_logprobs, token_weights, uniform
 
 pytestmark = pytest.mark.skipif(
     not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="there is no C compiler here"
@@ -93,32 +93,59 @@ def test_large_vocabulary(pool, library, kind, top_p):
     compare(pool, library, 200_000, chosen, kind, 1, steps=1)
 
 
-def test_random_bits_and_weights_are_the_reference_s(source):
-    """Not only where they lead to other tokens."""
-    text = '#include "sampler.c"\nuint64_t bits(uint64_t a, uint64_t b, uint64_t c) { return random_bits(a, b, c); }\n'
-    text += "void weights(const float *x, int64_t n, double peak, double scale, int64_t *w) {\n"
-    text += "    for (int64_t i = 0; i < n; i += WEIGHED) weigh_32(x + i, peak, scale, (i64x8 *)(w + i));\n}\n"
+PROBES = """
+#include "sampler.c"
+uint64_t bits(uint64_t a, uint64_t b, uint64_t c) { return random_bits(a, b, c); }
+void weights(const float *x, int64_t n, double peak, double scale, int64_t *w) {
+    for (int64_t i = 0; i < n; i += WEIGHED) weigh_32(x + i, peak, scale, (i64x8 *)(w + i));
+}
+void adjusted(const row *r, const float *x, int64_t n, float *y) {
+    if (adjust(r, 0, x, n, y) == x) memcpy(y, x, n * sizeof *y);
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def probes(source):
+    """Parts of the code, for what shows in a token but rarely."""
     headers = (*source.headers, ("sampler.c", source.text))
-    probe = Builder().load(Source("sampler-probe", text, headers, source.flags))
-    ctypes.c_uint64.from_param(0)
-    probe.bits.restype = ctypes.c_uint64
-    probe.bits.argtypes = [ctypes.c_uint64] * 3
+    made = Builder().load(Source("sampler-probes", PROBES, headers, source.flags))
+    made.bits.restype, made.bits.argtypes = ctypes.c_uint64, [ctypes.c_uint64] * 3
+    pointer, size, number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
+    made.weights.argtypes = [pointer, size, number, number, pointer]
+    made.adjusted.argtypes = [pointer, pointer, size, pointer]
+    return made
+
+
+def test_random_bits(probes):
     rng = np.random.default_rng(0)
     for _ in range(200):
-        seed, index, position = (
-            int(rng.integers(2**64, dtype=np.uint64)),
-            int(rng.integers(128)),
-            int(rng.integers(2**31)),
-        )
-        assert probe.bits(seed, index, position) == uniform(seed, index, position) * 2**53
-    pointer, number = ctypes.c_void_p, ctypes.c_double
-    probe.weights.argtypes = [pointer, ctypes.c_int64, number, number, pointer]
-    for temperature in (1.0, 0.8, 0.013, 57.0):
-        x = rng.normal(0, 10 * temperature, 32_000).astype(np.float32)
-        got = np.empty(len(x) + 8, np.int64)
-        got = got[-got.ctypes.data % 64 // 8 :][: len(x)]
-        probe.weights(x.ctypes.data, len(x), x.max(), 1.4426950408889634 / temperature, got.ctypes.data)
-        np.testing.assert_array_equal(got, token_weights(x, temperature))
+        seed, index, position = int(rng.integers(2**64, dtype=np.uint64)), int(rng.integers(128)), rng.integers(2**31)
+        assert probes.bits(seed, index, position) == uniform(seed, index, position) * 2**53
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.8, 0.013, 57.0])
+def test_weights(probes, temperature):
+    x = np.random.default_rng(1).normal(0, 10 * temperature, 32_000).astype(np.float32)
+    x[:9] = -np.inf
+    got = np.empty(len(x) + 8, np.int64)
+    got = got[-got.ctypes.data % 64 // 8 :][: len(x)]
+    probes.weights(x.ctypes.data, len(x), x.max(), LOG2_E / temperature, got.ctypes.data)
+    np.testing.assert_array_equal(got, token_weights(x, temperature))
+    exact = np.exp((x.astype(np.float64) - x.max()) / temperature) * ONE
+    np.testing.assert_allclose(got, exact, rtol=3e-10, atol=0.51)
+
+
+@settings(max_examples=60, deadline=None)
+@given(sampling=cases.samplings(70), output=st.lists(st.integers(60, 69), max_size=300), seed=st.integers(0, 2**32))
+def test_adjusted_logits(probes, sampling, output, seed):
+    state = cases.opened([sampling], 70, [1, 2, *output], 2)[0]
+    row, _ = settings_row(state, 70)
+    row["position"] = 2 + len(output)
+    (x,) = cases.rows_of_logits("normal", 1, 70, seed)
+    got = np.empty_like(x)
+    probes.adjusted(row.ctypes.data, x.ctypes.data, 70, got.ctypes.data)
+    np.testing.assert_array_equal(got, _adjust(x, sampling, state.counts, len(output)))
 
 
 def test_a_row_depends_on_nothing_but_itself(library):
@@ -204,6 +231,7 @@ def test_reports_on_given_tokens(pool, library, top):
     [
         ({"temperature": np.nan}, "temperature"),
         ({"top_p": np.inf}, "top_p"),
+        ({"min_p": 1.1}, "min_p"),
         ({"suppress": np.array([50], np.int32)}, "suppress"),
         ({"bias_tokens": np.array([-1], np.int32), "bias_values": np.zeros(1, np.float32)}, "bias_tokens"),
         ({"bias_tokens": np.array([1], np.int32)}, "bias_values"),

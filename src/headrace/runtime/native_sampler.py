@@ -235,6 +235,8 @@ def check_settings(sampling: SlotSampling, vocab_size: int) -> None:
     for name in _NUMBERS:
         if not math.isfinite(getattr(sampling, name)):
             raise InvalidInput(f"must be a finite number, got {getattr(sampling, name)!r}", field=name)
+    if not 0 <= sampling.min_p <= 1:
+        raise InvalidInput(f"must be from 0 to 1, got {sampling.min_p}", field="min_p")
     if len(sampling.bias_tokens) != len(sampling.bias_values):
         raise InvalidInput("must have a value for each token", field="bias_values")
     check_tokens("bias_tokens", sampling.bias_tokens, vocab_size)

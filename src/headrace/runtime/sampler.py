@@ -185,25 +185,30 @@ def _candidates(logits: FloatArray, sampling: SlotSampling) -> tuple[npt.NDArray
     """
     vocab = len(logits)
     weights = token_weights(logits, sampling.temperature)
+    tokens = np.arange(vocab)
     if 0 < sampling.top_k < vocab:
         tokens = _largest(logits, sampling.top_k)
+    if sampling.top_p < 1.0:
         enough = _share(sampling.top_p, int(weights[tokens].sum()))
-    elif sampling.top_p < 1.0:
-        enough = _share(sampling.top_p, int(weights.sum()))
-        size = min(SHORTLIST, vocab)
+        if len(tokens) == vocab:
+            tokens = _shortlist(logits, weights, enough)
+        tokens = tokens[: _nucleus(weights[tokens], enough)]
+    survives = np.zeros(vocab, np.bool_)
+    survives[tokens] = True
+    if sampling.min_p > 0.0:
+        survives &= weights >= math.ceil(sampling.min_p * ONE)
+    tokens = np.flatnonzero(survives)
+    return tokens, weights[tokens]
+
+
+def _shortlist(logits: FloatArray, weights: WeightArray, enough: int) -> npt.NDArray[np.int64]:
+    """The likeliest tokens, so many that their weights reach ``enough``; descending."""
+    size = min(SHORTLIST, len(logits))
+    while True:
         tokens = _largest(logits, size)
-        while size < vocab and weights[tokens].sum() < enough:
-            size = min(size * 8, vocab)
-            tokens = _largest(logits, size)
-    else:
-        tokens = np.arange(vocab)
-        if sampling.min_p > 0.0:
-            tokens = tokens[weights >= math.ceil(sampling.min_p * ONE)]
-        return tokens, weights[tokens]
-    tokens = np.sort(tokens[: _nucleus(weights[tokens], enough)])
-    kept = weights[tokens]
-    likely = kept >= math.ceil(sampling.min_p * ONE)
-    return tokens[likely], kept[likely]
+        if size == len(logits) or weights[tokens].sum() >= enough:
+            return tokens
+        size = min(size * 8, len(logits))
 
 
 def _share(top_p: float, total: int) -> int:

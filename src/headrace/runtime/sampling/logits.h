@@ -2,8 +2,8 @@
 #ifndef HEADRACE_LOGITS_H
 #define HEADRACE_LOGITS_H
 
-#include <stdint.h>
 #include <math.h>
+#include <stdint.h>
 #include <string.h>
 #if defined(__AVX512F__)
 #include <immintrin.h>
@@ -139,8 +139,8 @@ INLINE void weigh_32(const float *x, double peak, double scale, i64x8 *weights) 
     EACH weights[i] = nearest((f64x8)((i64x8)p[i] + ((i64x8)whole[i] << 52)));
 }
 
-/* Weights of all tokens, those below `floor` taken for nothing: their sum, and that of each block. */
-static int64_t weigh(const float *x, int64_t n, float peak, double scale, int64_t floor, int64_t *sums) {
+/* Weights of all tokens, those below `least` taken for nothing: their sum, and that of each block. */
+static int64_t weigh(const float *x, int64_t n, float peak, double scale, int64_t least, int64_t *sums) {
     float room[BLOCK];
     int64_t total = 0;
     for (int64_t at = 0; at < n; at += BLOCK) {
@@ -148,7 +148,7 @@ static int64_t weigh(const float *x, int64_t n, float peak, double scale, int64_
         i64x8 sum = {}, w[WEIGHED / 8];
         for (int part = 0; part < BLOCK; part += WEIGHED) {
             weigh_32(v + part, peak, scale, w);
-            if (floor) EACH w[i] &= w[i] >= floor;
+            if (least) EACH w[i] &= w[i] >= least;
             EACH sum += w[i];
         }
         int64_t all = 0;

@@ -49,10 +49,10 @@ static void penalize(const row *r, const char *base, float *x, int64_t n) {
     const float repetition = (float)r->repetition, presence = (float)r->presence;
     const double frequency = (float)r->frequency;
     for (int64_t i = 0; i < n; i++) {
-        uint64_t some = 1;
-        if (i % 8 == 0 && i + 8 <= n) memcpy(&some, seen + i, sizeof some);
-        if (!some) i += 7;
-        if (!some || !seen[i]) continue;
+        uint64_t eight = 1;
+        if (i + 8 <= n) memcpy(&eight, seen + i, sizeof eight);
+        if (!eight) i += 7;
+        if (!eight || !seen[i]) continue;
         const float repeated = x[i] > 0 ? x[i] / repetition : x[i] * repetition;
         const float present = output[i] > 0 ? repeated - presence : repeated;
         x[i] = (float)((double)present - frequency * output[i]);
@@ -73,7 +73,9 @@ static const float *adjust(const row *r, const char *base, const float *x, int64
     return copy;
 }
 
-/* The weight that a nucleus has to reach. */
+static int limits_count(const row *r, int64_t n) { return 0 < r->top_k && r->top_k < n; }
+
+/* The weight that a nucleus has to reach, for top_p below 1. */
 static int64_t share_of(double top_p, int64_t total) {
     const double share = ceil(top_p * (double)total);
     const int64_t need = share >= 1 ? (int64_t)share : 1;
@@ -84,9 +86,11 @@ static int64_t share_of(double top_p, int64_t total) {
 static void cut(const row *r, const float *x, int64_t n, float peak, double scale, desk *d) {
     list *kept = &d->kept;
     int64_t need;
-    if (0 < r->top_k && r->top_k < n) {
+    if (limits_count(r, n)) {
         likeliest(x, n, r->top_k, d);
-        need = share_of(r->top_p, weigh_list(kept, peak, scale));
+        const int64_t total = weigh_list(kept, peak, scale);
+        if (!(r->top_p < 1)) return;
+        need = share_of(r->top_p, total);
     } else {
         need = share_of(r->top_p, weigh(x, n, peak, scale, 0, d->sums));
         const int64_t groups = blocks_of(n) * LANES;
@@ -99,28 +103,31 @@ static void cut(const row *r, const float *x, int64_t n, float peak, double scal
 }
 
 /* floor(number / 2^53 * total). */
-INLINE int64_t part_of(int64_t total, uint64_t number) { return (int64_t)((unsigned __int128)number * (uint64_t)total >> 53); }
+INLINE int64_t part_of(int64_t total, uint64_t number) {
+    return (int64_t)((unsigned __int128)number * (uint64_t)total >> 53);
+}
 
-/* The token at which the weights of tokens in order exceed the random number's part of their sum. */
-static int64_t walk_list(const list *l, int64_t floor, uint64_t number) {
+/* The token at which the weights of tokens in order exceed the random number's part of their sum; weights below `least`
+ * are taken for nothing, but the largest is not below it. */
+static int64_t walk_list(const list *l, int64_t least, uint64_t number) {
     int64_t total = 0, i = 0;
-    for (int64_t j = 0; j < l->count; j++) total += l->weights[j] >= floor ? l->weights[j] : 0;
+    for (int64_t j = 0; j < l->count; j++) total += l->weights[j] >= least ? l->weights[j] : 0;
     for (int64_t left = part_of(total, number);; i++) {
-        left -= l->weights[i] >= floor ? l->weights[i] : 0;
+        left -= l->weights[i] >= least ? l->weights[i] : 0;
         if (left < 0) return token_of(l->keys[i]);
     }
 }
 
-static int64_t walk_all(const float *x, int64_t n, float peak, double scale, int64_t floor, uint64_t number, desk *d) {
+static int64_t walk_all(const float *x, int64_t n, float peak, double scale, int64_t least, uint64_t number, desk *d) {
     float room[BLOCK];
-    int64_t left = part_of(weigh(x, n, peak, scale, floor, d->sums), number), block = 0;
+    int64_t left = part_of(weigh(x, n, peak, scale, least, d->sums), number), block = 0;
     while (left >= d->sums[block]) left -= d->sums[block++];
     const float *v = block_at(x, n, block * BLOCK, room);
     for (int64_t i = 0;; i += WEIGHED) {
         int64_t w[WEIGHED] __attribute__((aligned(64)));
         weigh_32(v + i, peak, scale, (i64x8 *)w);
         for (int j = 0; j < WEIGHED; j++)
-            if ((left -= w[j] >= floor ? w[j] : 0) < 0) return block * BLOCK + i + j;
+            if ((left -= w[j] >= least ? w[j] : 0) < 0) return block * BLOCK + i + j;
     }
 }
 
@@ -130,8 +137,10 @@ static uint64_t random_bits(uint64_t key0, uint64_t key1, uint64_t position) {
     for (int round = 0; round < 10; round++) {
         const unsigned __int128 a = (unsigned __int128)0xD2E7470EE14C6C93u * c[0];
         const unsigned __int128 b = (unsigned __int128)0xCA5A826395121157u * c[2];
-        const uint64_t next[4] = {(uint64_t)(b >> 64) ^ c[1] ^ key0, (uint64_t)b, (uint64_t)(a >> 64) ^ c[3] ^ key1, (uint64_t)a};
-        memcpy(c, next, sizeof c);
+        c[0] = (uint64_t)(b >> 64) ^ c[1] ^ key0;
+        c[1] = (uint64_t)b;
+        c[2] = (uint64_t)(a >> 64) ^ c[3] ^ key1;
+        c[3] = (uint64_t)a;
         key0 += 0x9E3779B97F4A7C15u;
         key1 += 0xBB67AE8584CAA73Bu;
     }
@@ -146,11 +155,11 @@ static int64_t draw(const row *r, const char *base, const float *logits, int64_t
     if (x != logits && !isfinite(peak = survey(x, n, d->tops))) return -1;
     if (r->temperature < GREEDY_BELOW) return first_of(x, d->tops, peak);
     const double scale = LOG2_E / r->temperature;
-    const int64_t floor = (int64_t)ceil(r->min_p * (double)ONE);
+    const int64_t least = (int64_t)ceil(r->min_p * (double)ONE);
     const uint64_t number = random_bits(r->seed, r->sample_index, (uint64_t)r->position);
-    if (!(0 < r->top_k && r->top_k < n) && !(r->top_p < 1)) return walk_all(x, n, peak, scale, floor, number, d);
+    if (!limits_count(r, n) && !(r->top_p < 1)) return walk_all(x, n, peak, scale, least, number, d);
     cut(r, x, n, peak, scale, d);
-    return walk_list(&d->kept, floor, number);
+    return walk_list(&d->kept, least, number);
 }
 
 /* Log probabilities of the logits as they are. */
@@ -194,17 +203,19 @@ static void *take(char **at, int64_t bytes) {
     return begin;
 }
 
+static list take_list(char **at, int64_t n) {
+    uint64_t *keys = take(at, n * 8);
+    return (list){keys, take(at, n * 8), 0};
+}
+
 static desk desk_at(char *begin, int64_t vocab) {
     const int64_t blocks = blocks_of(vocab), n = blocks * BLOCK;
     desk d;
     d.adjusted = take(&begin, n * 4);
     d.tops = take(&begin, blocks * LANES * 4);
     d.sums = take(&begin, blocks * 8);
-    for (list *l = &d.kept; l; l = l == &d.kept ? &d.room : 0) {
-        l->keys = take(&begin, n * 8);
-        l->weights = take(&begin, n * 8);
-        l->count = 0;
-    }
+    d.kept = take_list(&begin, n);
+    d.room = take_list(&begin, n);
     return d;
 }
 
