@@ -1,20 +1,13 @@
 """``headrace.h``: each function against NumPy or exact arithmetic, in every form that this processor runs."""
 
 import functools
-import platform
 
 import header_functions
 import numpy as np
 import pytest
 
 from headrace.compiler.interpret import round_bf16
-from headrace.compiler.native.cpu import cpu_features
 
-NEEDS = {
-    "plain": set(),
-    "avx2": {"avx2", "fma", "f16c"},
-    "avx512": {"avx512f", "avx512bw", "avx512vl", "avx512_vnni", "avx512_bf16", "f16c", "fma"},
-}
 SPECIAL = np.array(
     [0, -0.0, 1, -1, 0.5, 1.5, 2.5, -2.5, np.inf, -np.inf, np.nan, 1e-40, -1e-40, 3e38, 65519, 65520], np.float32
 )
@@ -22,12 +15,12 @@ SPECIAL = np.array(
 
 @functools.cache
 def functions(form):
-    if form != "plain" and not (platform.machine() == "x86_64" and NEEDS[form] <= cpu_features().features):
+    if not header_functions.needs_met(form):
         pytest.skip(f"this processor has no {form}")
     return header_functions.Functions(form)
 
 
-@pytest.fixture(params=list(NEEDS))
+@pytest.fixture(params=list(header_functions.FORMS))
 def form(request):
     return functions(request.param)
 

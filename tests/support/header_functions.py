@@ -1,16 +1,23 @@
 """The functions of ``headrace.h`` as a library that NumPy arrays go through, built for one set of instructions."""
 
 import ctypes
+import platform
 
 import numpy as np
 
 from headrace.compiler.build import HEADER
 from headrace.compiler.native.build import Builder, Source
+from headrace.compiler.native.cpu import cpu_features
 
 FORMS = {
     "plain": ("-O2",),
     "avx2": ("-O2", "-mavx2", "-mfma", "-mf16c", "-mno-avx512f"),
     "avx512": ("-O2", "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512vnni", "-mavx512bf16", "-mf16c", "-mfma"),
+}
+NEEDS = {
+    "plain": set(),
+    "avx2": {"avx2", "fma", "f16c"},
+    "avx512": {"avx512f", "avx512bw", "avx512vl", "avx512_vnni", "avx512_bf16", "f16c", "fma"},
 }
 UNARY = ("exp2", "log2", "sin", "sqrt", "recip", "round_bf16", "round_f16", "round_f32")
 BINARY = ("max_f", "mod_f")
@@ -19,6 +26,11 @@ ACROSS = {"sum_f32": "float", "max_f32": "float", "prod_f32": "float", "sum_i32"
 SINGLE = ("exp2", "log2", "sin", "sqrt", "round_bf16", "round_f16")
 STORED = ("f32", "bf16", "f16")
 SMALL = ("i32", "i8", "u8", "u4", "bool")
+
+
+def needs_met(form):
+    """Whether this processor runs a form."""
+    return form == "plain" or (platform.machine() == "x86_64" and NEEDS[form] <= cpu_features().features)
 
 
 def text():

@@ -48,6 +48,7 @@ def run_native(
     tile_for=default_tile,
     row_tile: int = 48,
     flags: tuple[str, ...] | None = None,
+    builder: Builder | None = None,
 ) -> dict[str, np.ndarray]:
     """The graph's outputs, axes in the order of their names. States in ``inputs`` are changed in place.
 
@@ -61,11 +62,12 @@ def run_native(
         tile_for: See ``plan_part``.
         row_tile: See ``plan_part``.
         flags: For the C compiler.
+        builder: Who compiles.
     """
     maxima = dict(maxima or {})
     plan = plan_part(graph, maxima, PAGE_TOKENS, 1, tile_for, row_tile)
     source = generate([(Part("part", graph), plan)], maxima)
-    library = Builder().load(native_source("part", source, flags))
+    library = (builder or Builder()).load(native_source("part", source, flags))
     arrays = source.arrays
     kept = {name: roomy(pack(bits(inputs[name], a.dtype), a.axes, a.layout)) for name, a in arrays.weights.items()}
     states, pages = _states(source, inputs)
