@@ -5,8 +5,8 @@
     programs/KEY-FINGERPRINT.msgpack     scheduled as a search has found to be faster
     weights/CONTENT-KEY-LAYOUT.bin       packed as a schedule wants them
 
-A later start finds them and imports no PyTorch. Files are named by everything that they depend on, written beside their
-place and renamed, so that whatever has the name is whole; what cannot be written is done without.
+A later start finds them and imports no PyTorch. Files are named by everything that they depend on; see
+``kept_files.py`` for how they are written and read.
 """
 
 from __future__ import annotations
@@ -15,13 +15,8 @@ import functools
 import hashlib
 import json
 import logging
-import os
-import tempfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -39,7 +34,7 @@ from headrace.models.spec import ModelSpec
 from headrace.quant.recipes import Recipe
 from headrace.quant.weights import stored_formats
 from headrace.runtime.compile import CompiledModel, PreparedModel, Report, prepare_model, schedule_model
-from headrace.runtime.native_program import aligned
+from headrace.runtime.kept_files import keep, keep_block, read_block, read_kept
 from headrace.runtime.packed_weights import Directory, Progress, directory, fill
 
 logger = logging.getLogger(__name__)
@@ -143,10 +138,10 @@ def open_weights(
     where = directory(list(model.source.arrays.weights.values()), prepared.extents)
     layout = hashlib.sha256(repr(where).encode()).hexdigest()[:12]  # schedules may share it
     path = cache_folder() / "weights" / f"{checkpoint.content_id()}-{key}-{layout}.bin"
-    block = _read_block(path, where.size)
+    block = read_block(path, where.size)
     if block is None:
         block = fill(where, prepared.made, prepared.load(checkpoint), progress)
-        _write(path, lambda file: file.write(block.data))
+        keep_block(path, block)
     return where, block
 
 
@@ -172,64 +167,3 @@ def code_digest() -> str:
             if path.suffix in (".py", ".h", ".c"):
                 digest.update(path.read_bytes())
     return digest.hexdigest()
-
-
-def _encoder() -> msgspec.msgpack.Encoder:
-    return msgspec.msgpack.Encoder(enc_hook=_encode_array)
-
-
-def _encode_array(value: Any) -> Any:
-    if isinstance(value, np.ndarray):
-        return [value.dtype.str, list(value.shape), value.tobytes()]
-    raise NotImplementedError(f"{type(value).__name__} is not kept")
-
-
-def _decode_array(kind: type, value: Any) -> Any:
-    dtype, shape, data = value
-    return np.frombuffer(data, np.dtype(dtype)).reshape(shape)
-
-
-T = TypeVar("T")
-
-
-def keep(path: Path, value: Any) -> None:
-    """Keep a record in a file, if that can be written."""
-    _write(path, lambda file: file.write(_encoder().encode(value)))
-
-
-def read_kept(path: Path, kind: type[T]) -> T | None:
-    """What ``keep`` has written; None if it is not there, or damaged."""
-    try:
-        return msgspec.msgpack.decode(path.read_bytes(), type=kind, dec_hook=_decode_array)
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, msgspec.MsgspecError) as error:
-        logger.warning("a kept program cannot be read, compiling anew", extra={"file": str(path), "why": str(error)})
-        return None
-
-
-def _read_block(path: Path, size: int) -> npt.NDArray[np.uint8] | None:
-    try:
-        if path.stat().st_size != size:
-            return None
-        block = aligned(size)
-        with path.open("rb") as file:
-            if file.readinto(block.data) != size:
-                return None
-        return block
-    except OSError:
-        return None
-
-
-def _write(path: Path, write: Callable[[Any], Any]) -> None:
-    part = ""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".part", delete=False) as file:
-            part = file.name
-            write(file)
-        os.replace(part, path)
-    except OSError as error:
-        if part:
-            Path(part).unlink(missing_ok=True)
-        logger.warning("a compiled model cannot be kept", extra={"file": str(path), "why": str(error)})

@@ -31,9 +31,10 @@ from headrace.models.checkpoint import Checkpoint
 from headrace.models.hub import cache_folder
 from headrace.models.spec import ModelSpec
 from headrace.quant.recipes import Recipe
-from headrace.runtime.artifacts import keep, open_prepared, program_key, tuned_genome, tuning_key
+from headrace.runtime.artifacts import open_prepared, program_key, tuned_genome, tuning_key
 from headrace.runtime.compile import PreparedModel, schedule_model
 from headrace.runtime.compiled import library_name
+from headrace.runtime.kept_files import keep
 from headrace.runtime.measurer import NativeMeasurer
 from headrace.runtime.state_layout import PAGE_TOKENS
 from headrace.runtime.tuning_child import Opening

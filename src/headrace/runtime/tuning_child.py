@@ -30,8 +30,8 @@ from headrace.compiler.native.pool import ThreadPool
 from headrace.compiler.search.bound import Workload
 from headrace.errors import HeadraceError
 from headrace.models.opening import open_checkpoint
-from headrace.runtime.artifacts import read_kept
 from headrace.runtime.compile import PreparedModel
+from headrace.runtime.kept_files import read_kept
 from headrace.runtime.trial import Arena, Batch, Bench, Block, batch_of, interpreted, spent
 
 ROOM_SECONDS = 5.0  # beyond what the parent waits, until an endless loop is ended without it
