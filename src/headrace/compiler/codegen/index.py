@@ -90,7 +90,10 @@ def divide(a: Index, divisor: int) -> Index | None:
     if _below(rest, divisor):
         return whole
     outer = _aligned(rest, divisor)
-    return None if outer is None else add(whole, opaque(_floor(outer, divisor)))
+    if outer is None:
+        return None
+    count = _top(outer) // divisor + 1 if _positive(outer) else 0
+    return add(whole, Index((Term(_floor(outer, divisor), 1, count),)))
 
 
 def modulo(a: Index, divisor: int) -> Index | None:
