@@ -160,7 +160,9 @@ class NativeMeasurer:
         reserve = self.whole_seconds + measuring + 2.0
         # A generation is timed when it is compiled; that takes about as long as a confirmation.
         self.deadline = self.seconds - reserve - measuring
-        return Baseline(seconds, shares, {b: self._costs(b, spent, shares[b]) for b in self.order}, reserve)
+        own = (next(n for n, load in enumerate(self.loads) if n and load.name == name) for name in self.names)
+        full = tuple(s if at == n else self.steps[n] for n, at, s in zip(own, self.bred, seconds, strict=True))
+        return Baseline(seconds, shares, {b: self._costs(b, spent, shares[b]) for b in self.order}, reserve, full)
 
     def _stand_in(self, name: str, default: Program) -> int:
         """The load that stands for a workload while breeding: the longest of its name that is quick enough."""

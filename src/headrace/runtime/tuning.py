@@ -285,7 +285,7 @@ def summary(
     confirmed = result.confirmation
     for n, name in enumerate(names):
         load = next(load for load in loads[1:] if load.name == name)
-        before = confirmed.before[n] if confirmed else result.baseline.seconds[n]
+        before = confirmed.before[n] if confirmed else (result.baseline.full or result.baseline.seconds)[n]
         after = confirmed.after[n] if confirmed else before
         limit = step_work(prepared.program.parts, load).seconds(rates)
         found.append(TunedWorkload(name, load.tokens, before, after, limit))

@@ -46,12 +46,14 @@ class Baseline:
         shares: Of each block, its share of these.
         noise: Of each block, its cost (see ``Search.cost``) in further measurements of the very same program.
         reserve: Seconds that a confirmation is expected to take.
+        full: Seconds of a step of the workloads themselves, where shorter ones stand for them while breeding.
     """
 
     seconds: tuple[float, ...]
     shares: Mapping[str, tuple[float, ...]]
     noise: Mapping[str, tuple[float, ...]]
     reserve: float = 0.0
+    full: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
