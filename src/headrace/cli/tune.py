@@ -48,9 +48,9 @@ def tune(
         typer.Option("--json", metavar="FILE", help="Write one JSON object to a file; - is standard output."),
     ] = None,
 ) -> None:
-    """Search for the schedule that runs a model fastest on this machine, and keep it for the next start.
+    """Search for the fastest way to run a model on this machine.
 
-    Candidates are compiled, run in a process of their own, and timed in the whole step on the model's own weights.
+    What is found is kept, and the next start uses it. Candidates are compiled, run in a process of their own, and timed in the whole step on the model's own weights.
     What is computed stays the same, bit by bit. Ctrl-C ends the search with the best so far.
     """
     from headrace.cli.output import write_json
