@@ -50,8 +50,9 @@ def tune(
 ) -> None:
     """Search for the fastest way to run a model on this machine.
 
-    What is found is kept, and the next start uses it. Candidates are compiled, run in a process of their own, and timed in the whole step on the model's own weights.
-    What is computed stays the same, bit by bit. Ctrl-C ends the search with the best so far.
+    What is found is kept, and the next start uses it. Candidates are compiled, run in a process of their own, and timed
+    in the whole step on the model's own weights. What is computed stays the same, bit by bit. Ctrl-C ends the search
+    with the best so far.
     """
     from headrace.cli.output import write_json
     from headrace.cli.progress import pull_progress
