@@ -24,16 +24,16 @@ def check(seeds, steps=8, **options):
             assert not wrong, f"{rows} rows, {wrong}\n{show(case.graph)}"
 
 
-@pytest.mark.parametrize("first", range(0, 60, 30))
+@pytest.mark.parametrize("first", range(0, 40, 20))
 def test_random_graphs(first):
-    check(range(first, first + 30))
+    check(range(first, first + 20))
 
 
 def test_random_graphs_on_two_threads_in_other_tiles():
     def tiles(facts, nest):
         return Tile(rows=3, vectors=2, rows_outside=True)
 
-    check(range(60, 80), threads=2, row_tile=5, tile_for=tiles)
+    check(range(60, 72), threads=2, row_tile=5, tile_for=tiles)
 
 
 @pytest.mark.bars

@@ -66,7 +66,7 @@ def divide(facts: Facts, nests: Sequence[Nest], apart: Callable[[Nest], bool] = 
         mine = lead is None and not nest.contractions and apart(nest)
         rows = row_axis(facts, nest, columns(facts, lead or nest))
         levels = [
-            level[s] + (_waits(s, mine, owner, lead, apart) or _crosses(facts, nest, rows, elsewhere, row_of[s]))
+            level[s] + (_waits(s, mine, owner, lead, apart) or _crosses(facts, nest, rows, elsewhere, s, row_of[s]))
             for s, elsewhere in sources.items()
         ]
         levels += [level[w] + 1 for w in nests if w in level and comes_before(facts, w, nest)]
@@ -81,9 +81,11 @@ def divide(facts: Facts, nests: Sequence[Nest], apart: Callable[[Nest], bool] = 
     return [_stage(facts, [n for n in nests if level[n] == at], owner) for at in sorted(set(level.values()))]
 
 
-def _crosses(facts: Facts, nest: Nest, rows: str, elsewhere: frozenset[str], source_rows: str) -> bool:
-    """Whether a nest reads other rows than its own, which other threads may still be at."""
-    return bool(source_rows) and (rows != source_rows or rows in elsewhere | folded(facts, nest.nodes))
+def _crosses(facts: Facts, nest: Nest, rows: str, elsewhere: frozenset[str], source: Nest, source_rows: str) -> bool:
+    """Whether a nest reads other rows than its own, which other threads may still be at; or what all rows make."""
+    if not source_rows:
+        return any(not isinstance(facts.graph.axes[axis].extent, int) for axis in folded(facts, source.nodes))
+    return rows != source_rows or rows in elsewhere | folded(facts, nest.nodes)
 
 
 def row_axis(facts: Facts, nest: Nest, task_axes: Sequence[str]) -> str:
