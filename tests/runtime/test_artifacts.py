@@ -70,7 +70,7 @@ def test_a_block_is_found_again(tmp_path, size):
     keep_block(tmp_path / "x", block)
     found = read_block(tmp_path / "x", size)
     assert np.array_equal(found, block)
-    assert found.ctypes.data % 64 == 0
+    assert not size or found.ctypes.data % 64 == 0
 
 
 @pytest.mark.parametrize("damage", ["flip", "short", "long", "empty", "foreign", "mark"])
