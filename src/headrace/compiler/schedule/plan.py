@@ -10,8 +10,10 @@ from headrace.compiler.ir import Graph, Kind, Op, selected_axes
 from headrace.compiler.schedule.buffers import keep
 from headrace.compiler.schedule.cones import Nest, form, repeated
 from headrace.compiler.schedule.facts import Facts
-from headrace.compiler.schedule.stages import Stage, columns, divide, row_axis, whole_lane
+from headrace.compiler.schedule.stages import Stage, columns, divide, lane_axis, row_axis, whole_lane
 from headrace.compiler.schedule.tiles import (
+    LANES,
+    MOST_VECTORS,
     Loops,
     Tile,
     kept_layout,
@@ -21,6 +23,9 @@ from headrace.compiler.schedule.tiles import (
 )
 
 ROW_TILE = 48
+# Of 32 vector registers, those that hold sums.
+ACCUMULATORS = 24
+MOST_ROWS = 12
 RAGGED_TILE = 8
 
 
@@ -93,13 +98,13 @@ def default_tile(facts: Facts, nest: Nest) -> Tile:
     """Sizes that are sound everywhere; a search finds better ones."""
     if not nest.contractions:
         return Tile(1, 1)
-    extra = 1
-    for axis in (a for root in nest.roots for a in facts.axes[root]):
-        extent = facts.graph.axes[axis].extent
-        right = facts.axes[nest.contractions[-1].right]
-        if axis not in right and isinstance(extent, int):
-            extra = max(extra, extent)
-    return Tile(max(1, 12 // (extra * len(nest.contractions))), 1)
+    extents = {axis: facts.graph.axes[axis].extent for root in nest.roots for axis in facts.axes[root]}
+    right = facts.axes[nest.contractions[-1].right]
+    beside = max((e for axis, e in extents.items() if axis not in right and isinstance(e, int)), default=1)
+    lane = extents.get(lane_axis(facts, nest), 1)
+    vectors = -(-lane // LANES) if isinstance(lane, int) else 1
+    short = vectors if vectors <= MOST_VECTORS else 1  # a task may need all of them at once
+    return Tile(max(1, min(MOST_ROWS, ACCUMULATORS // (beside * short * len(nest.contractions)))), 1)
 
 
 def plan_part(
