@@ -58,7 +58,7 @@ def _chosen(facts: Facts) -> set[int]:
         if facts.constant[right] and facts.node(right).op not in (Op.INPUT, Op.GATHER):
             wanted.add(right)
     inner = {x for at in wanted for x in facts.cone(at, frozenset()) if x != at}
-    return wanted - inner | {at for at in wanted if _used_elsewhere(facts, at, wanted)}
+    return wanted - inner | {at for at in wanted if _used_at_run_time(facts, at)}
 
 
 def _literal(facts: Facts, at: int) -> bool:
@@ -66,7 +66,7 @@ def _literal(facts: Facts, at: int) -> bool:
     return all(facts.node(x).op is not Op.INPUT for x in facts.cone(at, frozenset()))
 
 
-def _used_elsewhere(facts: Facts, at: int, wanted: set[int]) -> bool:
+def _used_at_run_time(facts: Facts, at: int) -> bool:
     return any(not facts.constant[c] for c in facts.consumers[at])
 
 

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from headrace.compiler.ir import SCAN, Graph, Node, Op, Part, Program, Type, in_order, selected_axes
+from headrace.compiler.ir import SCAN, Graph, Node, Op, Part, Type, in_order, selected_axes
 
 _INFIX = {Op.ADD: "+", Op.MUL: "*", Op.LESS: "<"}
-
-
-def show_program(program: Program) -> str:
-    """All parts."""
-    return "\n".join(show_part(part) for part in program.parts)
 
 
 def show_part(part: Part) -> str:

@@ -211,6 +211,29 @@ class Ticket:
     step: int
 
 
+class BatchQueue:
+    """Batches that were submitted and are to be collected, in order."""
+
+    def __init__(self) -> None:
+        self._pending: list[Batch] = []
+
+    def put(self, batch: Batch) -> Ticket:
+        """Take a batch."""
+        self._pending.append(batch)
+        return Ticket(batch.step)
+
+    def take(self, ticket: Ticket) -> Batch:
+        """The oldest batch.
+
+        Raises:
+            RuntimeError: The ticket is not the oldest batch's.
+        """
+        batch = self._pending.pop(0)
+        if batch.step != ticket.step:
+            raise RuntimeError(f"batch {batch.step} is to be collected before batch {ticket.step}")
+        return batch
+
+
 class Executor(Protocol):
     """Runs batches. ``submit`` returns at once where the device allows; ``collect`` waits for the result."""
 

@@ -107,20 +107,6 @@ class _Work:
     made: dict[str, Graph] = field(default_factory=dict)
 
 
-def compile_model(
-    checkpoint: Checkpoint, spec: ModelSpec, recipe: Recipe, report: Report = lambda what: None
-) -> CompiledModel:
-    """Compile a model with the default schedule; see ``prepare_model``.
-
-    Raises:
-        Unsupported: The model cannot be captured.
-        CannotEmit: There is no code for its schedule.
-    """
-    prepared = prepare_model(checkpoint, spec, recipe, report)
-    report("scheduling")
-    return schedule_model(prepared)
-
-
 def prepare_model(
     checkpoint: Checkpoint, spec: ModelSpec, recipe: Recipe, report: Report = lambda what: None
 ) -> PreparedModel:

@@ -16,7 +16,7 @@ from headrace.models.checkpoint import Checkpoint
 from headrace.models.spec import ModelSpec
 from headrace.quant.recipes import Recipe
 from headrace.runtime.artifacts import open_model, open_weights
-from headrace.runtime.batch import Batch, StepOutput, Ticket, TokenLogprobs, whole_prompt
+from headrace.runtime.batch import Batch, BatchQueue, StepOutput, Ticket, TokenLogprobs, whole_prompt
 from headrace.runtime.compile import BLOCK_TOKENS, CompiledModel
 from headrace.runtime.native_program import SLACK, NativeProgram, Tiles, aligned
 from headrace.runtime.native_sampler import NativeSampler
@@ -139,12 +139,11 @@ class CompiledExecutor:
             "select": _array(select_rows),
         }
         self._page_rows = self._arrays["page_rows"].reshape(-1, row_pages)
-        self._pending: list[Batch] = []
+        self._queue = BatchQueue()
 
     def submit(self, batch: Batch) -> Ticket:
         """Queue a batch; it runs when it is collected."""
-        self._pending.append(batch)
-        return Ticket(batch.step)
+        return self._queue.put(batch)
 
     def collect(self, ticket: Ticket) -> StepOutput:
         """Run the oldest batch and return what it produced.
@@ -152,9 +151,7 @@ class CompiledExecutor:
         Raises:
             RuntimeError: The ticket is not the oldest batch's.
         """
-        batch = self._pending.pop(0)
-        if batch.step != ticket.step:
-            raise RuntimeError(f"batch {batch.step} is to be collected before batch {ticket.step}")
+        batch = self._queue.take(ticket)
         begin = time.perf_counter()
         self.slots.apply(batch)
         drawn = np.flatnonzero(batch.sample)

@@ -14,7 +14,16 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from headrace.models.llama import LlamaModel
 from headrace.models.spec import ModelSpec
-from headrace.runtime.batch import Batch, FloatArray, IntArray, StepOutput, Ticket, TokenLogprobs, whole_prompt
+from headrace.runtime.batch import (
+    Batch,
+    BatchQueue,
+    FloatArray,
+    IntArray,
+    StepOutput,
+    Ticket,
+    TokenLogprobs,
+    whole_prompt,
+)
 from headrace.runtime.sampler import token_logprobs
 from headrace.runtime.slots import SlotTable
 from headrace.runtime.state_layout import StateLayout, state_layout
@@ -78,7 +87,7 @@ class EagerExecutor:
         row_pages = -(-context_length // layout.page_tokens)
         self.slots = SlotTable(slots, row_pages, spec.vocab_size)
         self._pages = torch.from_numpy(state).view(self.dtype).view(-1, *layout.shape)
-        self._pending: list[Batch] = []
+        self._queue = BatchQueue()
 
     @staticmethod
     def layout_for(spec: ModelSpec, dtype: torch.dtype) -> StateLayout:
@@ -87,8 +96,7 @@ class EagerExecutor:
 
     def submit(self, batch: Batch) -> Ticket:
         """Queue a batch; it runs when it is collected."""
-        self._pending.append(batch)
-        return Ticket(batch.step)
+        return self._queue.put(batch)
 
     def collect(self, ticket: Ticket) -> StepOutput:
         """Run the oldest batch and return what it produced.
@@ -96,9 +104,7 @@ class EagerExecutor:
         Raises:
             RuntimeError: The ticket is not the oldest batch's.
         """
-        batch = self._pending.pop(0)
-        if batch.step != ticket.step:
-            raise RuntimeError(f"batch {batch.step} is to be collected before batch {ticket.step}")
+        batch = self._queue.take(ticket)
         begin = time.perf_counter()
         with torch.inference_mode():
             self.slots.apply(batch)

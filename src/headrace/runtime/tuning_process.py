@@ -65,10 +65,6 @@ class TrialProcess:
         if known and self._alive():
             self._say({"do": "forget", "keys": known}, LOAD_SECONDS)
 
-    def restart(self) -> None:
-        """End the process: a question was not waited for."""
-        self._child.stop()
-
     def close(self) -> None:
         """End the process for good."""
         self._child.close()

@@ -14,7 +14,7 @@ from headrace.compiler.egraph import Analysis, Contradiction, EGraph, ENode
 from headrace.compiler.ir import BITS, FLOATS, INTEGERS, SCAN, Axis, DType, Input, InvalidProgram, Kind, Op
 
 if TYPE_CHECKING:
-    from headrace.compiler.rules.program import ProgramGraph
+    pass
 
 INDEX, WEIGHTS, RUNTIME = 0, 1, 2
 NONE: frozenset[str] = frozenset()
@@ -129,12 +129,6 @@ class FactAnalysis(Analysis[Facts]):
         """The symbol of an axis' length; none if it is known."""
         extent = self.axes[axis].extent
         return frozenset([self.symbols.get(extent, extent)]) if isinstance(extent, str) else NONE
-
-
-def facts_of(graph: ProgramGraph, eclass: int) -> Facts:
-    """The facts of a class."""
-    facts: Facts = graph.eclasses[graph.find(eclass)].facts[0]
-    return facts
 
 
 def _joined(args: list[Facts], dtype: DType, **more: object) -> Facts:
