@@ -146,11 +146,11 @@ def test_one_that_goes_wrong_while_it_is_timed_hurts_no_other(case, hostile, nam
 
 
 @needs_compiler
-def test_cold_is_not_faster(box, hostile):
+def test_cold_finds_nothing_in_the_caches(box, hostile):
     x = np.arange(1 << 16, dtype=np.float32)
     case = Case([Input(x), Output(2 * x)], [x.size])
-    warm, cold = (box.time(Candidate(hostile, "good"), case, cold=cold).seconds for cold in (False, True))
-    assert warm < cold
+    warm, cold = (box.time(Candidate(hostile, "wanders"), case, cold=cold).seconds for cold in (False, True))
+    assert 1.5 * warm < cold
     case.close()
 
 

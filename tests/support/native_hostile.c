@@ -17,10 +17,16 @@
         (void)pool, (void)x, (void)y, (void)n;                                                                        \
         body                                                                                                          \
     }
-#define FROM_TO(from, to) for (int64_t i = (from); i < (to); i++) y[i] = 2 * x[i];
+#define FROM_TO(from, to) for (int64_t j = (from); j < (to); j++) y[j] = 2 * x[j];
 
 KERNEL(good, FROM_TO(0, n))
 KERNEL(slow, for (int k = 0; k < 40; k++) { FROM_TO(0, n) __asm__ volatile("" : : : "memory"); })
+/* Goes from a cache line to one far away that it only knows of from what it read: a miss costs it the whole latency. */
+KERNEL(wanders, int64_t line = 0; int64_t lines = n / 16;
+       for (int64_t i = 0; i < lines; i++) {
+           FROM_TO(line * 16, line * 16 + 16)
+           line = (5 * line + 1 + (int64_t)(x[line * 16] * 0)) % lines;
+       })
 KERNEL(segfault, *(volatile int *)16 = 1;)
 KERNEL(endless, for (;;) __asm__ volatile("");)
 KERNEL(makes_nan, FROM_TO(0, n) y[7] = NAN;)
