@@ -93,8 +93,8 @@ def test_strides_tell_where_a_digits_next_value_is(given_layout):
 
 
 def test_a_page_may_hold_more_than_one_state():
-    """With ``outer`` the first digit steps over what others have there; what lies inside does not move."""
-    layout = Layout((Piece("page", 1, 0), Piece("slot", 1, 16), Piece("d", 1, 4)), outer=1000)
+    """With ``records`` a digit steps over what others have there; what lies inside does not move."""
+    layout = Layout((Piece("page", 1, 0), Piece("slot", 1, 16), Piece("d", 1, 4)), records=((1, 1000),))
     assert layout.strides() == (1000, 4, 1)
     assert layout.elements({"page": 3}) == 3000
 

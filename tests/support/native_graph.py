@@ -14,6 +14,7 @@ from headrace.compiler.native.build import Builder
 from headrace.compiler.native.pool import ThreadPool
 from headrace.compiler.schedule.plan import default_tile, plan_part
 from headrace.runtime.native_program import SLACK, NativeProgram, Tiles, aligned
+from headrace.runtime.packed_weights import addresses, directory, fill
 
 PAGE_TOKENS = 16
 
@@ -69,14 +70,16 @@ def run_native(
     source = generate([(Part("part", graph), plan)], maxima)
     library = (builder or Builder()).load(native_source("part", source, flags))
     arrays = source.arrays
-    kept = {name: roomy(pack(bits(inputs[name], a.dtype), a.axes, a.layout)) for name, a in arrays.weights.items()}
+    extents = {a.name: {axis: graph.axes[axis].extent for axis in a.axes} for a in arrays.weights.values()}
+    where = directory(list(arrays.weights.values()), extents)
+    block = fill(where, {}, inputs.__getitem__)
     states, pages = _states(source, inputs)
     with ThreadPool(threads) as pool:
         program = NativeProgram(
             source,
             library,
             pool,
-            weights=[kept[name].ctypes.data for name in arrays.weights],
+            weights=addresses(where, block),
             states=[states[name].ctypes.data for name in arrays.states],
             capacity=sizes,
         )
@@ -108,11 +111,11 @@ def _states(source, inputs):
     """Each state in memory of its own, its pages as far apart as the layout says."""
     found, pages = {}, 0
     for name, array in source.arrays.states.items():
-        plain = replace(array.layout, outer=0)
+        plain = replace(array.layout, records=())
         packed = pack(bits(inputs[name], array.dtype), array.axes, plain)
         pages = inputs[name].shape[array.axes.index(array.layout.pieces[0].axis)]
-        wide = aligned(array.layout.outer * pages * packed.itemsize + SLACK).view(packed.dtype)
-        view = wide[: array.layout.outer * pages].reshape(pages, array.layout.outer)
+        wide = aligned(array.layout.strides()[0] * pages * packed.itemsize + SLACK).view(packed.dtype)
+        view = wide[: array.layout.strides()[0] * pages].reshape(pages, array.layout.strides()[0])
         view[:, : packed.size // pages] = packed.reshape(pages, -1)
         found[name] = wide
     return found, pages
@@ -121,8 +124,12 @@ def _states(source, inputs):
 def _read_state(array, wide, pages, like):
     """Unpack by packing the numbers of the elements."""
     numbers = np.arange(like.size).reshape(like.shape)
-    order = pack(numbers, array.axes, replace(array.layout, outer=0))
-    held = wide[: array.layout.outer * pages].reshape(pages, array.layout.outer)[:, : order.size // pages].reshape(-1)
+    order = pack(numbers, array.axes, replace(array.layout, records=()))
+    held = (
+        wide[: array.layout.strides()[0] * pages]
+        .reshape(pages, array.layout.strides()[0])[:, : order.size // pages]
+        .reshape(-1)
+    )
     flat = np.empty(like.size, held.dtype)
     flat[order] = held
     return unbits(flat, array.dtype).reshape(like.shape)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,8 +28,8 @@ class Place:
     Attributes:
         name: In full.
         array: Its form.
-        begin: Its first byte.
-        size: Its bytes.
+        begin: The first byte of its region, which weights that lie in records share.
+        size: Bytes of the region.
     """
 
     name: str
@@ -61,6 +62,7 @@ def directory(weights: Sequence[Array], extents: Mapping[str, Mapping[str, int]]
     """
     repetitions = max((len(w.repeats) for w in weights), default=1)
     places: dict[tuple[str, Layout], Place] = {}
+    regions: dict[tuple[str, ...], int] = {}
     table: list[Place | None] = []
     at = 0
     for n in range(repetitions):
@@ -72,8 +74,11 @@ def directory(weights: Sequence[Array], extents: Mapping[str, Mapping[str, int]]
             key = (name, weight.layout)
             if key not in places:
                 size = weight.layout.nbytes(weight.dtype, extents[weight.name])
-                places[key] = Place(name, weight, at, size)
-                at += -(-(size + SLACK) // ALIGNMENT) * ALIGNMENT
+                region = tuple(bind(member, weight.repeats[n]) for member in weight.record) or (name, repr(key[1]))
+                if region not in regions:
+                    regions[region] = at
+                    at += -(-(size + SLACK) // ALIGNMENT) * ALIGNMENT
+                places[key] = Place(name, weight, regions[region], size)
             table.append(places[key])
     return Directory(tuple(places.values()), tuple(table), at)
 
@@ -93,18 +98,34 @@ def fill(
     done = 0
     for place in where.places:
         values = weight_value(place.array.name, _repeat(place), made, load)
-        packed = pack(stored_bits(values, place.array.dtype), place.array.axes, place.array.layout)
-        block[place.begin : place.begin + packed.nbytes] = packed.view(np.uint8)
-        done += place.size
+        done += write(block[place.begin : place.begin + place.size], place.array, values)
         if progress is not None:
             progress(done, where.size)
     return block
 
 
+def write(region: npt.NDArray[np.uint8], array: Array, values: npt.NDArray[Any]) -> int:
+    """Pack a weight into its region, or its share of each record there; the bytes written.
+
+    Args:
+        region: uint8, the bytes of the array's layout.
+        array: Its form.
+        values: The weight, its axes in the order of their names.
+    """
+    packed = pack(stored_bits(values, array.dtype), array.axes, array.layout)
+    heads = max((digits for digits, _ in array.layout.records), default=0)
+    shape = [piece.extent for piece in array.layout.pieces[:heads]]
+    strides = [step * packed.itemsize for step in array.layout.strides()[:heads]]
+    own = packed.nbytes // math.prod(shape)
+    share = np.ndarray((*shape, own), np.uint8, region, array.offset, (*strides, 1))
+    share[:] = packed.view(np.uint8).reshape(share.shape)
+    return packed.nbytes
+
+
 def addresses(where: Directory, block: npt.NDArray[np.uint8]) -> list[int]:
     """The program's table of weights."""
     base = block.ctypes.data
-    return [0 if place is None else base + place.begin for place in where.table]
+    return [0 if place is None else base + place.begin + place.array.offset for place in where.table]
 
 
 def weight_value(name: str, repeat: str, made: Mapping[str, Graph], load: Load) -> npt.NDArray[Any]:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from headrace.compiler.codegen.layout import Layout, pack
+from headrace.compiler.codegen.layout import Layout
 from headrace.compiler.codegen.program import Array, Inventory
 from headrace.compiler.interpret import bind, run_program, storage
 from headrace.compiler.ir import BITS, DType, Kind, Part, Program
@@ -22,7 +22,7 @@ from headrace.compiler.search.choices import merged
 from headrace.runtime.compile import BLOCK_TOKENS, PreparedModel
 from headrace.runtime.compiled import tiles_of
 from headrace.runtime.native_program import SLACK, StepTables, Tiles, aligned
-from headrace.runtime.packed_weights import stored_bits, weight_value
+from headrace.runtime.packed_weights import stored_bits, weight_value, write
 from headrace.runtime.state_layout import PAGE_TOKENS
 
 Load = Callable[[str], npt.NDArray[Any]]
@@ -92,6 +92,17 @@ def _roomy(values: npt.NDArray[Any]) -> Ints:
     return held
 
 
+_Key = tuple[tuple[str, ...], Layout, DType | None, tuple[str, ...]]
+
+
+def _key(array: Array, repeats: tuple[str, ...]) -> _Key:
+    """What tells regions of weights apart: weights of one record have one."""
+    if not array.record:
+        return (array.name,), merged(array.layout), array.dtype, repeats
+    heads = Layout(array.layout.pieces[: array.layout.records[-1][0]])
+    return array.record, merged(heads), None, repeats
+
+
 class PackedWeights:
     """The weights of a model, in each layout that some block wants; those of one name side by side.
 
@@ -102,32 +113,31 @@ class PackedWeights:
 
     def __init__(self, model: PreparedModel, load: Load) -> None:
         self._model, self._load = model, load
-        self._held: dict[tuple[str, Layout, DType, tuple[str, ...]], tuple[npt.NDArray[np.uint8], int]] = {}
+        self._held: dict[_Key, tuple[npt.NDArray[np.uint8], int]] = {}
+        self._written: set[tuple[str, _Key]] = set()
 
     def addresses(self, array: Array, repeats: tuple[str, ...]) -> list[int]:
         """Where the weight is, repetition by repetition; packed now if it was not wanted before."""
-        key = (array.name, merged(array.layout), array.dtype, repeats)
+        key = _key(array, repeats)
+        size = array.layout.nbytes(array.dtype, self._model.extents[array.name])
         if key not in self._held:
-            self._held[key] = self._pack(array, repeats)
+            step = -(-(size + SLACK) // 64) * 64
+            self._held[key] = aligned(step * len(repeats)), step
         block, step = self._held[key]
-        return [block.ctypes.data + n * step for n in range(len(repeats))]
+        if (array.name, key) not in self._written:
+            self._written.add((array.name, key))
+            for n, repeat in enumerate(repeats):
+                write(block[n * step : n * step + size], array, self.value(array.name, repeat))
+        return [block.ctypes.data + n * step + array.offset for n in range(len(repeats))]
 
     def sweep(self, wanted: Sequence[tuple[Array, tuple[str, ...]]]) -> None:
         """Give back what is not wanted, if it is much."""
-        used = {(array.name, merged(array.layout), array.dtype, repeats) for array, repeats in wanted}
+        used = {_key(array, repeats) for array, repeats in wanted}
         idle = [key for key in self._held if key not in used]
         if sum(self._held[key][0].nbytes for key in idle) > KEEP_BYTES:
             for key in idle:
                 del self._held[key]
-
-    def _pack(self, array: Array, repeats: tuple[str, ...]) -> tuple[npt.NDArray[np.uint8], int]:
-        size = array.layout.nbytes(array.dtype, self._model.extents[array.name])
-        step = -(-(size + SLACK) // 64) * 64
-        block = aligned(step * len(repeats))
-        for n, repeat in enumerate(repeats):
-            packed = pack(stored_bits(self.value(array.name, repeat), array.dtype), array.axes, array.layout)
-            block[n * step : n * step + packed.nbytes] = packed.view(np.uint8)
-        return block, step
+            self._written = {(name, key) for name, key in self._written if key in self._held}
 
     def value(self, name: str, repeat: str) -> npt.NDArray[Any]:
         """A weight of a repetition, not packed."""

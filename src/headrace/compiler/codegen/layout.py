@@ -33,22 +33,23 @@ class Layout:
     Attributes:
         pieces: The digits.
         nibble: The digit that chooses between the low and the high half of a byte; of 4-bit elements alone.
-        outer: Elements from one value of the first digit to the next, if there is more between them than the others.
+        records: Where other arrays' elements lie between this one's: after how many digits, and how many elements
+            (bytes, if there is a nibble) it is from one value of the last of these digits to the next.
     """
 
     pieces: tuple[Piece, ...]
     nibble: Piece | None = None
-    outer: int = 0
+    records: tuple[tuple[int, int], ...] = ()
 
     def strides(self) -> tuple[int, ...]:
         """Elements (bytes, if there is a nibble) from one value of each digit to the next."""
         if not self.pieces:
             return ()
-        steps = [1]
-        for piece in reversed(self.pieces[1:]):
-            steps.append(steps[-1] * piece.extent)
-        if self.outer:
-            steps[-1] = self.outer
+        steps: list[int] = []
+        given = dict(self.records)
+        for digits in range(len(self.pieces), 0, -1):
+            own = steps[-1] * self.pieces[digits].extent if steps else 1
+            steps.append(given.get(digits, own))
         return tuple(reversed(steps))
 
     def leads(self, piece: Piece) -> bool:

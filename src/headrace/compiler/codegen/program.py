@@ -31,6 +31,8 @@ class Array:
         layout: Where they lie.
         rows: The symbol that says how long the outermost axis is; empty if that is known.
         repeats: What replaces the ``*``, repetition by repetition.
+        record: The weights that lie in records with it, itself too, if it shares such.
+        offset: Bytes of a record before its own.
     """
 
     name: str
@@ -39,6 +41,8 @@ class Array:
     layout: Layout
     rows: str = ""
     repeats: tuple[str, ...] = ("",)
+    record: tuple[str, ...] = ()
+    offset: int = 0
 
 
 @dataclass(slots=True)
@@ -231,9 +235,12 @@ class PartWriter:
             declared = graph.inputs[str(node.attrs[0])]
             layout = self.plan.layouts[at]
             name = declared.state or declared.name
-            array = self._array(name, declared.type.dtype, declared.type.axes, layout)
             if declared.kind is Kind.VALUE:
                 continue
+            array = self._array(name, declared.type.dtype, declared.type.axes, layout)
+            if share := self.plan.shares.get(at):
+                record = tuple(str(self.facts.node(x).attrs[0]) for x in share.members)
+                array = replace(array, record=record, offset=share.offset)
             table = {Kind.WEIGHT: self.arrays.weights, Kind.STATE: self.arrays.states}.get(
                 declared.kind, self.arrays.arguments
             )

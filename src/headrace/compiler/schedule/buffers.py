@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from headrace.compiler.ir import Op
-from headrace.compiler.schedule.facts import Facts
+from headrace.compiler.schedule.facts import Contraction, Facts, folded
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +75,29 @@ def _invariant(facts: Facts, kept: frozenset[int]) -> Iterable[int]:
                     yield at
 
 
+def _sums(facts: Facts, kept: frozenset[int]) -> Iterable[int]:
+    for root in (*facts.roots, *kept):
+        nest = facts.cone(root, kept - {root})
+        products = [facts.contractions[at] for at in nest if at in facts.contractions]
+        products = [found for found in products if facts.constant[found.right]]
+        columns = frozenset().union(*(facts.axes[found.right] - facts.axes[found.left] for found in products))
+        if len({found.right for found in products}) > 1 or columns & folded(facts, nest):
+            yield from (total for found in products if (total := _total(facts, found, frozenset(nest))) != root)
+
+
+def _total(facts: Facts, found: Contraction, nest: frozenset[int]) -> int:
+    """The last sum on a contraction's way that adds along what both of its factors have."""
+    at, last = found.fold, found.fold
+    both = facts.axes[found.left] & facts.axes[found.right]
+    while len(readers := set(facts.consumers[at]) & nest) == 1:
+        (at,) = readers
+        if facts.node(at).op is Op.FOLD:
+            if str(facts.node(at).attrs[1]) not in both:
+                break
+            last = at
+    return last
+
+
 def _partial(facts: Facts, kept: frozenset[int]) -> Iterable[int]:
     for node in facts.graph.nodes:
         axis = str(node.attrs[1]) if node.op is Op.FOLD else ""
@@ -109,6 +132,7 @@ RULES = (
     KeepRule("gathered", "It is read at other places than its own.", _gathered, exact=True),
     KeepRule("factor", "A contraction reads each element of it many times.", _factors),
     KeepRule("invariant", "It would be computed again for every tile of a contraction's columns.", _invariant),
+    KeepRule("sum", "Registers hold the sums of one product; what looks across its columns comes after it.", _sums),
     KeepRule("whole", "It is folded over all rows, and every row needs it.", _whole),
     KeepRule("partial", "It is a block's share of a fold over something of any length.", _partial),
 )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from headrace.compiler.ir import Kind, Op, selected_axes
-from headrace.compiler.schedule.facts import COSTLY, Contraction, Facts
+from headrace.compiler.schedule.facts import COSTLY, Contraction, Facts, folded
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,11 +116,6 @@ def _belong(
 
 def _share_work(facts: Facts, a: frozenset[int], b: frozenset[int]) -> bool:
     return any(facts.node(x).op in COSTLY and not facts.constant[x] for x in a & b)
-
-
-def folded(facts: Facts, nodes: Iterable[int]) -> set[str]:
-    """The axes that some nodes fold."""
-    return {str(facts.node(x).attrs[1]) for x in nodes if facts.node(x).op is Op.FOLD}
 
 
 def _reads(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -173,3 +173,8 @@ class Facts:
                 seen.add(x)
                 stack += self.node(x).args
         return sorted(seen)
+
+
+def folded(facts: Facts, nodes: Iterable[int]) -> set[str]:
+    """The axes that some nodes fold."""
+    return {str(facts.node(x).attrs[1]) for x in nodes if facts.node(x).op is Op.FOLD}

@@ -10,6 +10,7 @@ from headrace.compiler.ir import Graph, Kind, Op, selected_axes
 from headrace.compiler.schedule.buffers import keep
 from headrace.compiler.schedule.cones import Nest, form, repeated
 from headrace.compiler.schedule.facts import Facts
+from headrace.compiler.schedule.records import Share, in_records
 from headrace.compiler.schedule.stages import Stage, columns, divide, lane_axis, row_axis, whole_lane
 from headrace.compiler.schedule.tiles import (
     LANES,
@@ -19,13 +20,14 @@ from headrace.compiler.schedule.tiles import (
     kept_layout,
     loops_of,
     state_layout,
+    weighs,
     weight_layout,
 )
 
 ROW_TILE = 48
 # Of 32 vector registers, those that hold sums.
 ACCUMULATORS = 24
-MOST_ROWS = 12
+MOST_ROWS = 8
 RAGGED_TILE = 8
 
 
@@ -79,6 +81,7 @@ class PartPlan:
         loops: Of each nest.
         tiles: Of each nest.
         layouts: Of each input's node.
+        shares: Of those weights that lie in records with others.
         state_layouts: Of each state.
         kept: Of each kept value.
         page_tokens: Tokens of a page of state.
@@ -89,6 +92,7 @@ class PartPlan:
     loops: Mapping[Nest, Loops]
     tiles: Mapping[Nest, Tile]
     layouts: Mapping[int, Layout]
+    shares: Mapping[int, Share]
     state_layouts: Mapping[str, Layout]
     kept: Mapping[int, Memory]
     page_tokens: int
@@ -99,6 +103,8 @@ def default_tile(facts: Facts, nest: Nest) -> Tile:
     if not nest.contractions:
         return Tile(1, 1)
     extents = {axis: facts.graph.axes[axis].extent for root in nest.roots for axis in facts.axes[root]}
+    if weighs(facts, nest):
+        return Tile(MOST_ROWS, 1)
     right = facts.axes[nest.contractions[-1].right]
     beside = max((e for axis, e in extents.items() if axis not in right and isinstance(e, int)), default=1)
     lane = extents.get(lane_axis(facts, nest), 1)
@@ -138,16 +144,19 @@ def plan_part(
         for nest in stage.prologue:
             loops[nest] = loops_of(facts, nest, tiles[nest], None, True)
         for group in stage.groups:
+            lead, whole = group.nests[0], whole_lane(facts, group.nests)
             for nest in group.nests:
-                whole = whole_lane(facts, group.nests) if nest is group.nests[0] else True
-                loops[nest] = loops_of(facts, nest, tiles[nest], group.nests[0], whole)
+                tile = replace(tiles[nest], vectors=tiles[lead].vectors)  # of a task's columns
+                loops[nest] = loops_of(facts, nest, tile, lead, whole)
     states = _interleaved(_states(facts, loops, page_tokens), repeats)
+    layouts, shares = in_records(facts, stages, loops, _layouts(facts, loops, states, maxima))
     return PartPlan(
         facts,
         tuple(_stage(facts, stage, row_tile, ragged_tile) for stage in stages),
         loops,
         tiles,
-        _layouts(facts, loops, states, maxima),
+        layouts,
+        shares,
         states,
         {at: _memory(facts, at, why, stages, loops, maxima) for at, why in kept.items()},
         page_tokens,
@@ -195,7 +204,7 @@ def _states(facts: Facts, loops: Mapping[Nest, Loops], page_tokens: int) -> dict
 def _interleaved(states: Mapping[str, Layout], repeats: int) -> dict[str, Layout]:
     """The layouts in pages that hold all states of all repetitions, one after the other."""
     page = repeats * sum(layout.strides()[0] for layout in states.values())
-    return {name: replace(layout, outer=page) for name, layout in states.items()}
+    return {name: replace(layout, records=((1, page),)) for name, layout in states.items()}
 
 
 def _state_source(facts: Facts, at: int) -> tuple[int, int] | None:

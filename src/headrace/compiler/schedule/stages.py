@@ -8,12 +8,12 @@ left in the thread's memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from headrace.compiler.ir import Op
-from headrace.compiler.schedule.cones import Nest, comes_before, folded
-from headrace.compiler.schedule.facts import Facts
+from headrace.compiler.schedule.cones import Nest, comes_before
+from headrace.compiler.schedule.facts import Facts, folded
 
 # The most columns that one task takes so that a nest after a contraction may look across them.
 LONGEST_WHOLE = 128
@@ -62,7 +62,7 @@ def divide(facts: Facts, nests: Sequence[Nest], apart: Callable[[Nest], bool] = 
     for nest in nests:
         sources = {made[at]: elsewhere for at, elsewhere in nest.reads.items()}
         follows = [s for s, elsewhere in sources.items() if _may_follow(facts, nest, owner.get(s), elsewhere)]
-        lead = owner[follows[0]] if follows else None
+        lead = owner[follows[0]] if follows else _partner(facts, nest, nests, owner)
         mine = lead is None and not nest.contractions and apart(nest)
         rows = row_axis(facts, nest, columns(facts, lead or nest))
         levels = [
@@ -131,8 +131,19 @@ def lane_axis(facts: Facts, nest: Nest) -> str:
         choices &= facts.axes[nest.contractions[-1].right] - facts.axes[nest.contractions[-1].left]
     fitting = [axis for axis in sorted(choices) if axis in extents]
     strided = _strided(facts, nest)
-    inside = folded(facts, nest.nodes)
+    inside = folded(facts, nest.nodes) | _folded_next(facts, nest)
     return max(fitting, key=lambda x: (extents[x] % 16 == 0, x not in strided, x in inside, extents[x]), default="")
+
+
+def _folded_next(facts: Facts, nest: Nest) -> set[str]:
+    """The axes that the nearest folds after a contraction fold."""
+    seen: set[int] = set()
+    stack = list(nest.roots) if nest.contractions else []
+    while stack:
+        new = [x for x in facts.consumers[stack.pop()] if x not in seen]
+        seen |= set(new)
+        stack += [x for x in new if facts.node(x).op is not Op.FOLD]
+    return folded(facts, seen)
 
 
 def _strided(facts: Facts, nest: Nest) -> set[str]:
@@ -146,8 +157,10 @@ def _strided(facts: Facts, nest: Nest) -> set[str]:
 
 
 def whole_lane(facts: Facts, nests: Sequence[Nest]) -> bool:
-    """Whether the first nest's tasks must have all of its lane axis: it or a follower folds it or reads across it."""
+    """Whether the first nest's tasks must have all of its lane axis: a follower folds it, reads across it, has another."""
     lane = lane_axis(facts, nests[0])
+    if any(lane_axis(facts, nest) != lane for nest in nests[1:]):
+        return True
     across = any(lane in elsewhere for nest in nests[1:] for elsewhere in nest.reads.values())
     return across or any(lane in folded(facts, nest.nodes) for nest in nests)
 
@@ -171,6 +184,20 @@ def _may_follow(facts: Facts, nest: Nest, lead: Nest | None, elsewhere: frozense
     extent = facts.graph.axes[lane].extent
     short = isinstance(extent, int) and extent <= LONGEST_WHOLE
     return task <= mine and not task & elsewhere and lane in mine and (short or not across)
+
+
+def _partner(facts: Facts, nest: Nest, nests: Sequence[Nest], owner: Mapping[Nest, Nest]) -> Nest | None:
+    """The lead of a group whose tasks a contraction may share, since something follows both of them."""
+    if not nest.contractions:
+        return None
+    for lead in (n for n in dict.fromkeys(owner.values()) if columns(facts, n) == columns(facts, nest)):
+        mates = {root for n in owner if owner[n] is lead for root in n.roots}
+        for reader in (n for n in nests if mates & n.reads.keys() and set(nest.roots) & n.reads.keys()):
+            alike = lane_axis(facts, lead) == lane_axis(facts, nest)
+            elsewhere = frozenset().union(*(reader.reads[at] for at in (*mates, *nest.roots) if at in reader.reads))
+            if alike and not reader.contractions and _may_follow(facts, reader, lead, elsewhere):
+                return lead
+    return None
 
 
 def _stage(facts: Facts, nests: list[Nest], owner: dict[Nest, Nest]) -> Stage:

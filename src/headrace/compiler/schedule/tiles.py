@@ -9,13 +9,13 @@ from headrace.compiler.codegen.layout import Layout, Piece
 from headrace.compiler.codegen.nest import Level, LevelKind
 from headrace.compiler.ir import DType, Op
 from headrace.compiler.schedule.cones import Nest
-from headrace.compiler.schedule.facts import Contraction, Facts
+from headrace.compiler.schedule.facts import Contraction, Facts, folded
 from headrace.compiler.schedule.stages import columns, lane_axis, result_axes, row_axis
 
 LANES = 16
 LONGEST_UNROLL = 16
 MOST_VECTORS = 4
-STREAM = 2560
+STREAM = 12288
 FEW_ROWS = 2  # so few that memory, not arithmetic, is what a load is waited for
 
 
@@ -80,7 +80,7 @@ def loops_of(facts: Facts, nest: Nest, tile: Tile, lead: Nest | None, whole: boo
     lane = lane_axis(facts, nest)
     rows = row_axis(facts, nest, task_axes)
     inner = [a for a in _by_share(facts, nest) if a not in (*task_axes, lane, rows)]
-    vectors, lane_task = _lane(facts, lane, tile, whole or lead is None)
+    vectors, lane_task = _lane(facts, nest, lane, tile, whole or lead is None)
     group = {x.axis: _group(facts, x) for x in nest.contractions}
     folds = [a for a in _folds_outside_in(facts, nest) if a != lane and a not in result]
     levels = [Level(a, LevelKind.TASK, 1, _static(facts, a), f"{a}_task") for a in task_axes]
@@ -118,17 +118,24 @@ def _static(facts: Facts, axis: str) -> int:
     return extent if isinstance(extent, int) else 0
 
 
-def _lane(facts: Facts, lane: str, tile: Tile, whole: bool) -> tuple[int, int]:
+def _lane(facts: Facts, nest: Nest, lane: str, tile: Tile, whole: bool) -> tuple[int, int]:
     """Vectors to unroll (0: a loop over single vectors), and elements of a task (0: all)."""
     if not lane:
         return 0, 0
     all_vectors = -(-_static(facts, lane) // LANES)
+    if whole and weighs(facts, nest) and lane not in folded(facts, nest.nodes):
+        return 0, 0  # a vector's weights fill many registers
     if whole:
         return (all_vectors if all_vectors <= MOST_VECTORS else 0), 0
     vectors = min(tile.vectors, all_vectors)
     while all_vectors % vectors:
         vectors -= 1
     return vectors, vectors * LANES
+
+
+def weighs(facts: Facts, nest: Nest) -> bool:
+    """Whether a nest contracts with weights."""
+    return any(facts.constant[found.right] for found in nest.contractions)
 
 
 def _row_like(facts: Facts, axis: str) -> Level:

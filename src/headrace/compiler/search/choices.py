@@ -263,12 +263,14 @@ class Interface:
 def merged(layout: Layout) -> Layout:
     """The layout with the fewest digits that puts every element in the same place."""
     pieces: list[Piece] = []
-    for piece in layout.pieces:
-        last = pieces[-1] if pieces else None
+    records: list[tuple[int, int]] = []
+    given = dict(layout.records)
+    for at, piece in enumerate(layout.pieces):
+        last = pieces[-1] if pieces and at not in given else None  # a record's step is not the others' product
         if last and last.axis == piece.axis and piece.extent and last.divisor == piece.divisor * piece.extent:
-            outer = len(pieces) == 1 and layout.outer  # its step is not the others' product
-            if not outer:
-                pieces[-1] = Piece(piece.axis, piece.divisor, last.extent * piece.extent)
-                continue
-        pieces.append(piece)
-    return replace(layout, pieces=tuple(pieces))
+            pieces[-1] = Piece(piece.axis, piece.divisor, last.extent * piece.extent)
+        else:
+            pieces.append(piece)
+        if at + 1 in given:
+            records.append((len(pieces), given[at + 1]))
+    return replace(layout, pieces=tuple(pieces), records=tuple(records))
