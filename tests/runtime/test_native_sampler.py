@@ -63,7 +63,7 @@ def compare(pool, library, vocab, chosen, kind, seed, steps=2):
         assert got.tokens.tolist() == tokens
         assert [cases.plain(x) for x in got.logprobs] == [cases.plain(x) for x in reports]
     for slot in slots:
-        assert ours[slot].last_token == theirs[slot].last_token
+        assert ours.last_tokens[slot] == theirs.last_tokens[slot]
         if theirs[slot].counts is not None:
             np.testing.assert_array_equal(ours[slot].counts.output, theirs[slot].counts.output)
             np.testing.assert_array_equal(ours[slot].counts.seen, theirs[slot].counts.seen)

@@ -6,27 +6,48 @@ import numpy as np
 
 FORGET = 0.98
 PRIOR = 1e-6
+BACKLOG = 256
 
 
 class StepCost:
     """Least squares with forgetting over ``seconds = base + per_token * tokens + per_pair * pairs``.
 
     ``tokens`` are the tokens computed, ``pairs`` the (query, key) pairs of attention in thousands. Negative
-    coefficients, which noise can produce, count as zero.
+    coefficients, which noise can produce, count as zero. Nothing is solved before somebody asks: a step that only
+    decodes asks nothing.
     """
 
     def __init__(self) -> None:
         self._normal = np.eye(3) * PRIOR
         self._right = np.zeros(3)
-        self.coefficients = np.zeros(3)
+        self._backlog: list[tuple[float, float, float, float]] = []  # features and seconds, not in the sums yet
+        self._coefficients = (0.0, 0.0, 0.0)
+
+    @property
+    def coefficients(self) -> tuple[float, float, float]:
+        """Seconds: base, per token, per 1000 pairs; 0 while nothing was learned."""
+        if self._backlog:
+            self._solve()
+        return self._coefficients
 
     def learn(self, tokens: int, pairs: int, seconds: float) -> None:
         """Take a measured step into account."""
-        features = np.array([1.0, tokens, pairs / 1000])
-        self._normal = FORGET * self._normal + np.outer(features, features) + np.eye(3) * PRIOR * (1 - FORGET)
-        self._right = FORGET * self._right + features * seconds
-        self.coefficients = np.maximum(np.linalg.solve(self._normal, self._right), 0.0)
+        self._backlog.append((1.0, tokens, pairs / 1000, seconds))
+        if len(self._backlog) == BACKLOG:
+            self._solve()
 
     def estimate(self, tokens: int, pairs: int) -> float:
         """Seconds that a step would take; 0 while nothing was learned."""
-        return float(self.coefficients @ (1.0, tokens, pairs / 1000))
+        base, per_token, per_1000_pairs = self.coefficients
+        return base + per_token * tokens + per_1000_pairs * (pairs / 1000)
+
+    def _solve(self) -> None:
+        steps = np.array(self._backlog)
+        self._backlog.clear()
+        features, seconds = steps[:, :3], steps[:, 3]
+        weighted = features * FORGET ** np.arange(len(steps) - 1, -1, -1)[:, None]
+        kept = FORGET ** len(steps)
+        self._normal = kept * self._normal + weighted.T @ features + np.eye(3) * PRIOR * (1 - kept)
+        self._right = kept * self._right + weighted.T @ seconds
+        base, per_token, per_1000_pairs = np.maximum(np.linalg.solve(self._normal, self._right), 0.0).tolist()
+        self._coefficients = base, per_token, per_1000_pairs

@@ -119,11 +119,13 @@ class Engine:
         planned = self.scheduler.plan(self._totals.steps + 1)
         if planned is None:
             return []
-        batch, rows = planned
+        batch, counts = planned
         self._totals.steps += 1
         output = self._run(batch)
-        self._learn(batch, output)
-        deltas = [self._advance(s, row, batch, output) for row, s in enumerate(rows)]
+        pairs = sum([count * (s.computed + count) for s, count in counts.items()])
+        self.scheduler.cost.learn(sum(counts.values()), pairs, output.seconds)
+        tokens = output.tokens.tolist()
+        deltas = [self._advance(s, count, row, tokens[row], output) for row, (s, count) in enumerate(counts.items())]
         self._totals.forward_seconds = output.seconds
         self._totals.step_seconds = time.perf_counter() - begin
         return [delta for delta in deltas if delta is not None]
@@ -168,7 +170,7 @@ class Engine:
             "pages": {"capacity": self.memory.pool.capacity, "free": self.memory.pool.free},
             "tree": self.memory.tree.describe(),
             "step_cost": dict(
-                zip(("base", "per_token", "per_1000_pairs"), self.scheduler.cost.coefficients.tolist(), strict=True)
+                zip(("base", "per_token", "per_1000_pairs"), self.scheduler.cost.coefficients, strict=True)
             ),
         }
 
@@ -208,15 +210,15 @@ class Engine:
             routed=message.routed,
         )
 
-    def _advance(self, sequence: Sequence, row: int, batch: Batch, output: StepOutput) -> TokenDelta | None:
+    def _advance(self, sequence: Sequence, count: int, row: int, token: int, output: StepOutput) -> TokenDelta | None:
         """Bring one sequence up to date with what the step computed for it."""
         if row in output.errors:
             return self._end(sequence, [], None, Finish("error", message=output.errors[row]))
-        self.scheduler.computed(sequence, int(batch.offsets[row + 1] - batch.offsets[row]))
-        sequence.prompt_logprobs += [position_logprobs(x) for x in output.prompt_logprobs[row]]
+        self.scheduler.computed(sequence, count)
+        if output.prompt_logprobs[row]:
+            sequence.prompt_logprobs += [position_logprobs(x) for x in output.prompt_logprobs[row]]
         if not output.accepted[row]:
             return None
-        token = int(output.tokens[row])
         first = sequence.first_token is None
         self._take(sequence, token)
         entry = output.logprobs[row]
@@ -283,8 +285,3 @@ class Engine:
             if batch.rows == 1:
                 return failed_output(batch.step, error)
             return joined_output(batch.step, [self._run(batch.only(row)) for row in range(batch.rows)])
-
-    def _learn(self, batch: Batch, output: StepOutput) -> None:
-        counts = np.diff(batch.offsets).astype(np.int64)
-        pairs = int((counts * (batch.starts + counts)).sum())
-        self.scheduler.cost.learn(int(counts.sum()), pairs, output.seconds)

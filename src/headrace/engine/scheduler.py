@@ -13,7 +13,7 @@ from headrace.engine import policy
 from headrace.engine.cost import StepCost
 from headrace.engine.sequence import NO_SLOT, Sequence
 from headrace.memory.kv_memory import KvMemory
-from headrace.runtime.batch import FROM_SLOT, Batch, IntArray, PageWrite, SlotOpen
+from headrace.runtime.batch import FROM_SLOT, Batch, IntArray, PageWrite, SlotOpen, decode_batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,19 +81,20 @@ class Scheduler:
             self._leave(sequence)
         sequence.finished = True
 
-    def plan(self, step: int) -> tuple[Batch, list[Sequence]] | None:
+    def plan(self, step: int) -> tuple[Batch, dict[Sequence, int]] | None:
         """Decide the next step.
 
         Returns:
-            The batch, and the sequence of each of its rows; None when there is nothing to run.
+            The batch, and the sequence of each of its rows with its tokens; None when there is nothing to run.
         """
         plan = Plan(pages=self._exchanged)
         self._exchanged = []
         self._plan_decode(plan)
-        budget = self._prefill_budget(plan)
-        budget = self._plan_prefill(plan, budget)
-        self._admit(plan, budget)
-        return (_batch(step, plan), list(plan.counts)) if plan.counts else None
+        if self.waiting or len(plan.counts) < len(self.running):
+            budget = self._prefill_budget(plan)
+            budget = self._plan_prefill(plan, budget)
+            self._admit(plan, budget)
+        return (_batch(step, plan), plan.counts) if plan.counts else None
 
     def computed(self, sequence: Sequence, count: int) -> None:
         """Note that ``count`` more tokens of a sequence have their state; offer the prompt to others once done."""
@@ -105,7 +106,7 @@ class Scheduler:
     # --- planning -----------------------------------------------------------------------------------------------
 
     def _plan_decode(self, plan: Plan) -> None:
-        for sequence in list(self.running):
+        for sequence in self.running.copy():
             if sequence.slot != NO_SLOT and sequence.pending == 1 and self._grow(plan, sequence, 1):
                 plan.counts[sequence] = 1
 
@@ -233,13 +234,16 @@ class Scheduler:
 
 
 def _batch(step: int, plan: Plan) -> Batch:
+    pages = tuple([write for _, write in plan.pages])
+    if not any(s.fresh_slot for s in plan.counts):  # all drew a token in their slots, so one is pending in each
+        return decode_batch(step, pages, [s.slot for s in plan.counts], [s.computed for s in plan.counts])
     counts = np.fromiter(plan.counts.values(), np.int32, len(plan.counts))
     offsets = np.zeros(len(counts) + 1, np.int32)
     np.cumsum(counts, out=offsets[1:])
     return Batch(
         step=step,
         opens=tuple(plan.opens.values()),
-        pages=tuple(write for _, write in plan.pages),
+        pages=pages,
         slots=np.array([s.slot for s in plan.counts], np.int32),
         starts=np.array([s.computed for s in plan.counts], np.int32),
         offsets=offsets,

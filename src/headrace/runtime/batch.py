@@ -14,6 +14,7 @@ In it every token sees the tokens of its own sequence at its own position and be
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -110,6 +111,7 @@ class Batch:
         offsets: [rows + 1] into ``tokens``.
         tokens: [total].
         sample: bool [rows]: the row ends at the end of its sequence, so a token is drawn from it.
+        decode: Every row is the one token that its slot drew last, and all draw; see ``decode_batch``.
     """
 
     step: int
@@ -120,6 +122,7 @@ class Batch:
     offsets: IntArray
     tokens: IntArray
     sample: npt.NDArray[np.bool_]
+    decode: bool = False
 
     @property
     def rows(self) -> int:
@@ -139,6 +142,30 @@ class Batch:
             tokens=self.tokens[start:end],
             sample=self.sample[row : row + 1],
         )
+
+
+def decode_batch(step: int, pages: tuple[PageWrite, ...], slots: list[int], starts: list[int]) -> Batch:
+    """A batch in which each slot computes the token that it drew last, and draws the next: most batches are.
+
+    Args:
+        step: Number of the step.
+        pages: Page rows written.
+        slots: [rows].
+        starts: [rows].
+    """
+    offsets, tokens, sample = _decode_shape(len(slots))
+    return Batch(
+        step, (), pages, np.array(slots, np.int32), np.array(starts, np.int32), offsets, tokens, sample, decode=True
+    )
+
+
+@functools.cache
+def _decode_shape(rows: int) -> tuple[IntArray, IntArray, npt.NDArray[np.bool_]]:
+    """Offsets, tokens and sample of a batch that decodes so many rows; shared, so not to be written."""
+    shape = np.arange(rows + 1, dtype=np.int32), np.full(rows, FROM_SLOT, np.int32), np.ones(rows, np.bool_)
+    for array in shape:
+        array.flags.writeable = False
+    return shape
 
 
 def whole_prompt(tokens: IntArray, page_tokens: int) -> Batch:

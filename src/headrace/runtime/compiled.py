@@ -6,6 +6,7 @@ import ctypes
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,8 +19,8 @@ from headrace.quant.recipes import Recipe
 from headrace.runtime.artifacts import open_model, open_weights
 from headrace.runtime.batch import Batch, BatchQueue, StepOutput, Ticket, TokenLogprobs, whole_prompt
 from headrace.runtime.compile import BLOCK_TOKENS, CompiledModel
-from headrace.runtime.native_program import SLACK, NativeProgram, Tiles, aligned
-from headrace.runtime.native_sampler import NativeSampler
+from headrace.runtime.native_program import SLACK, Bound, NativeProgram, Tiles, aligned
+from headrace.runtime.native_sampler import Drawn, NativeSampler
 from headrace.runtime.packed_weights import Directory, Progress, addresses
 from headrace.runtime.sampler import NotFinite
 from headrace.runtime.slots import SlotTable
@@ -32,11 +33,27 @@ Ints = npt.NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """A batch as the program wants it."""
+    """A batch as the program wants it: symbols, arguments, and how many tiles there are."""
 
     sizes: dict[str, int]
-    arguments: dict[str, Ints]
-    tiles: Tiles
+    bound: Bound
+    tiles: int
+
+
+class _Draws(NamedTuple):
+    """Where tokens are drawn in a batch; int32 [draws] each.
+
+    Attributes:
+        rows: Rows of the batch.
+        last: Index of each one's last token in the batch.
+        slots: Their slots.
+        positions: Of the tokens drawn, in their sequences.
+    """
+
+    rows: Ints
+    last: Ints
+    slots: Ints
+    positions: Ints
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +156,13 @@ class CompiledExecutor:
             "select": _array(select_rows),
         }
         self._page_rows = self._arrays["page_rows"].reshape(-1, row_pages)
+        # When every row is one token, rows, their tokens and their tiles are all counted alike.
+        self._count = _array(max(slots, select_rows) + 1)
+        self._count[:] = np.arange(len(self._count))
+        self._decode = self.program.bind(
+            self._arrays | {"row": self._count}, Tiles(self._count, self._count, self._count[1:])
+        )
+        self._logits = self.program.output("logits")[: select_rows * self.vocab].reshape(select_rows, self.vocab)
         self._queue = BatchQueue()
 
     def submit(self, batch: Batch) -> Ticket:
@@ -154,28 +178,21 @@ class CompiledExecutor:
         batch = self._queue.take(ticket)
         begin = time.perf_counter()
         self.slots.apply(batch)
-        drawn = np.flatnonzero(batch.sample)
-        step = self._prepare(batch)
+        step, draws = self._prepare(batch), self._draws(batch)
         # As many as there are slots at most, and so many logits there is room for.
-        last = batch.offsets[drawn + 1] - 1
-        logits = self._run(step, last, (0, len(self.program.source.parts)))
+        logits = self._run(step, draws.last, (0, len(self.program.source.parts)))
         self.forwards += 1
         # Before a token is drawn: drawing changes slots, so what fails after it could not be run again.
-        prompt = tuple(self._prompt_logprobs(batch, i, step) for i in range(batch.rows))
-        if any(prompt) and len(drawn):
-            logits = self._logits(step, last)
-        tokens = np.full(batch.rows, -1, np.int32)
-        logprobs: list[TokenLogprobs | None] = [None] * batch.rows
-        errors: dict[int, str] = {}
-        if len(drawn):
-            got = self.sampler.draw(
-                batch.slots[drawn].tolist(), logits, batch.starts[drawn] + last - batch.offsets[drawn] + 1
-            )
-            tokens[drawn] = got.tokens
-            for at, i in enumerate(drawn.tolist()):
-                logprobs[i] = got.logprobs[at]
-                if got.tokens[at] < 0:
-                    errors[i] = str(NotFinite())
+        prompt = self._prompts(batch, step)
+        if any(prompt) and len(draws.rows):
+            logits = self._logits_of(step, draws.last)
+        got = Drawn(draws.rows, [])
+        if len(draws.rows):
+            got = self.sampler.draw(draws.slots.tolist(), logits, draws.positions)
+        tokens, logprobs = _spread(got, draws.rows, batch.rows)
+        errors = {
+            i: str(NotFinite()) for i, token in zip(draws.rows.tolist(), got.tokens.tolist(), strict=True) if token < 0
+        }
         seconds = time.perf_counter() - begin
         return StepOutput(batch.step, tokens, (tokens >= 0).astype(np.int32), tuple(logprobs), prompt, errors, seconds)
 
@@ -195,16 +212,23 @@ class CompiledExecutor:
         self._run(step, np.empty(0, np.int32), (0, len(self.program.source.parts) - 1))
         for at in range(rows.start, rows.stop, len(self._arrays["select"])):
             most = min(rows.stop, at + len(self._arrays["select"]))
-            yield self._logits(step, np.arange(at, most, dtype=np.int32))
+            yield self._logits_of(step, np.arange(at, most, dtype=np.int32))
 
     def _prepare(self, batch: Batch) -> _Step:
-        lengths = np.diff(batch.offsets)
-        total, rows = int(batch.offsets[-1]), batch.rows
+        total, rows = len(batch.tokens), batch.rows
         arrays = self._arrays
         arrays["tokens"][:total] = self.slots.resolve(batch)
-        arrays["positions"][:total] = np.arange(total) + np.repeat(batch.starts - batch.offsets[:-1], lengths)
-        arrays["row"][:total] = np.repeat(np.arange(rows), lengths)
-        longest = int((batch.starts + lengths).max())
+        if batch.decode:
+            arrays["positions"][:total] = batch.starts
+            longest = max(batch.starts.tolist()) + 1
+            bound, tiles = self._decode, rows
+        else:
+            lengths = np.diff(batch.offsets)
+            arrays["positions"][:total] = np.arange(total) + np.repeat(batch.starts - batch.offsets[:-1], lengths)
+            arrays["row"][:total] = np.repeat(np.arange(rows), lengths)
+            longest = int((batch.starts + lengths).max())
+            cut = tiles_of(batch.offsets, self._loaded.model.ragged_tile)
+            bound, tiles = self.program.bind(arrays, cut), len(cut.segment)
         used = -(-longest // PAGE_TOKENS)
         handles = self.slots.page_rows[batch.slots, :used]
         self._page_rows[:rows, :used] = self.page_table[handles] // self.page_bytes
@@ -217,18 +241,32 @@ class CompiledExecutor:
             "NB": -(-longest // BLOCK_TOKENS),
             "R": 0,
         }
-        return _Step(sizes, arrays, tiles_of(batch.offsets, self._loaded.model.ragged_tile))
+        return _Step(sizes, bound, tiles)
+
+    def _draws(self, batch: Batch) -> _Draws:
+        if batch.decode:
+            every = self._count[: batch.rows]
+            return _Draws(every, every, batch.slots, batch.starts + 1)
+        rows = np.flatnonzero(batch.sample).astype(np.int32)
+        last = batch.offsets[rows + 1] - 1
+        return _Draws(rows, last, batch.slots[rows], batch.starts[rows] + last - batch.offsets[rows] + 1)
 
     def _run(self, step: _Step, select: Ints, parts: tuple[int, int]) -> npt.NDArray[np.float32]:
         """float32 [selected, vocab]: the logits of rows of the batch, valid until the next call."""
         self._arrays["select"][: len(select)] = select
-        self.program.run(step.sizes | {"R": len(select)}, step.arguments, step.tiles, parts)
-        return self.program.output("logits")[: len(select) * self.vocab].reshape(len(select), self.vocab)
+        step.sizes["R"] = len(select)
+        self.program.run_bound(step.sizes, step.bound, step.tiles, parts)
+        return self._logits[: len(select)]
 
-    def _logits(self, step: _Step, select: Ints) -> npt.NDArray[np.float32]:
+    def _logits_of(self, step: _Step, select: Ints) -> npt.NDArray[np.float32]:
         """Logits of other rows of the batch that ran last."""
         parts = len(self.program.source.parts)
         return self._run(step, select, (parts - 1, parts))
+
+    def _prompts(self, batch: Batch, step: _Step) -> tuple[tuple[TokenLogprobs, ...], ...]:
+        if batch.decode:
+            return ((),) * batch.rows
+        return tuple(self._prompt_logprobs(batch, i, step) for i in range(batch.rows))
 
     def _prompt_logprobs(self, batch: Batch, i: int, step: _Step) -> tuple[TokenLogprobs, ...]:
         """Log probabilities of the prompt tokens that follow this row's positions."""
@@ -242,9 +280,21 @@ class CompiledExecutor:
         most = len(self._arrays["select"])
         for at in range(0, count, most):
             many = min(most, count - at)
-            logits = self._logits(step, np.arange(begin + at, begin + at + many, dtype=np.int32))
+            logits = self._logits_of(step, np.arange(begin + at, begin + at + many, dtype=np.int32))
             reports += self.sampler.report(logits, slot.tokens[first + at + 1 : first + at + many + 1], top)
         return tuple(reports)
+
+
+def _spread(got: Drawn, at: Ints, rows: int) -> tuple[Ints, list[TokenLogprobs | None]]:
+    """What was drawn from some rows, as int32 [rows] and [rows] of all of them: -1 and None where nothing was."""
+    if len(at) == rows:
+        return got.tokens, got.logprobs
+    tokens = np.full(rows, -1, np.int32)
+    tokens[at] = got.tokens
+    logprobs: list[TokenLogprobs | None] = [None] * rows
+    for i, entry in zip(at.tolist(), got.logprobs, strict=True):
+        logprobs[i] = entry
+    return tokens, logprobs
 
 
 def tiles_of(offsets: Ints, most: int) -> Tiles:

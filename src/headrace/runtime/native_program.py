@@ -59,6 +59,21 @@ class StepTables(ctypes.Structure):
     )
 
 
+class Bound:
+    """Arguments and tiles in place, so that steps that find theirs there need not look up where they are.
+
+    Args:
+        arguments: Each as its layout has it, contiguous, with some bytes behind it (see ``SLACK``).
+        tiles: Of a step; it may have fewer.
+    """
+
+    def __init__(self, arguments: Sequence[AnyArray], tiles: Tiles) -> None:
+        self._places = np.array([array.ctypes.data for array in arguments], np.uint64)
+        self._kept = arguments, tiles  # native code has their addresses
+        self.arguments = self._places.ctypes.data
+        self.tiles = tiles.segment.ctypes.data, tiles.begin.ctypes.data, tiles.end.ctypes.data
+
+
 class NativeProgram:
     """Runs steps of one program, one at a time.
 
@@ -93,7 +108,9 @@ class NativeProgram:
         self._weights = np.array(weights, np.uint64)
         self._states = np.array(states, np.uint64)
         self._tables = np.array([b.ctypes.data for b in self._buffers], np.uint64)
+        self._sizes = np.zeros(len(source.symbols), np.int64)
         self._step = StepTables(
+            sizes=self._sizes.ctypes.data,
             weights=self._weights.ctypes.data,
             states=self._states.ctypes.data,
             buffers=self._tables.ctypes.data,
@@ -103,6 +120,7 @@ class NativeProgram:
             state_count=len(arrays.states),
             threads=pool.threads,
         )
+        self._at = ctypes.addressof(self._step)
 
     def profile(self, on: bool) -> None:
         """Whether steps add the nanoseconds of each stage to ``spent`` (int64 [stages]); it costs some microseconds."""
@@ -123,15 +141,23 @@ class NativeProgram:
             tiles: The rows, cut where a segment ends.
             parts: The first part to run and the one behind the last; all by default.
         """
-        values = np.array([sizes.get(name, 0) for name in self.source.symbols], np.int64)
-        places = np.array([arguments[name].ctypes.data for name in self.source.arrays.arguments], np.uint64)
+        self.run_bound(sizes, self.bind(arguments, tiles), len(tiles.segment), parts)
+
+    def bind(self, arguments: Mapping[str, AnyArray], tiles: Tiles) -> Bound:
+        """Arguments and tiles for ``run_bound``."""
+        return Bound([arguments[name] for name in self.source.arrays.arguments], tiles)
+
+    def run_bound(
+        self, sizes: Mapping[str, int], bound: Bound, tiles: int, parts: tuple[int, int] | None = None
+    ) -> None:
+        """``run`` with the arguments that ``bound`` has by now, and the first so many of its tiles."""
+        self._sizes[:] = [sizes.get(name, 0) for name in self.source.symbols]
         step = self._step
-        step.sizes, step.arguments = values.ctypes.data, places.ctypes.data
+        step.arguments = bound.arguments
+        step.tile_segment, step.tile_begin, step.tile_end = bound.tiles
+        step.tiles = tiles
         step.first_part, step.last_part = parts or (0, len(self.source.parts))
-        step.tiles = len(tiles.segment)
-        step.tile_segment, step.tile_begin = tiles.segment.ctypes.data, tiles.begin.ctypes.data
-        step.tile_end = tiles.end.ctypes.data
-        self._run(self.pool.handle, ctypes.addressof(step), self.source.stages)
+        self._run(self.pool.handle, self._at, self.source.stages)
 
     def output(self, name: str) -> AnyArray:
         """The memory of a value that the last part left, one-dimensional; see ``value``."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from headrace.compiler.native.pool import ThreadPool
 from headrace.errors import InvalidInput
 from headrace.runtime.batch import FloatArray, IntArray, SlotSampling, TokenLogprobs
 from headrace.runtime.native_program import aligned
-from headrace.runtime.sampler import ONE, NotFinite
+from headrace.runtime.sampler import ONE, NotFinite, TokenCounts
 from headrace.runtime.slots import Slot, SlotTable
 
 FOLDER = Path(__file__).with_name("sampling")
@@ -68,7 +67,9 @@ class _Buffers:
         self.scratch = aligned(scratch)
         self.width = width
         arrays = (self.results, self.tokens, self.values, self.scratch)
-        self.addresses = [0, self.settings.ctypes.data, 0, *(array.ctypes.data for array in arrays)]
+        places = [0, self.settings.ctypes.data, 0, *(array.ctypes.data for array in arrays)]
+        self.addresses = (ctypes.c_void_p * len(places))(*places)
+        self.positions, self.drawn = self.settings["position"], self.results["token"]
 
 
 def sampler_source(flags: tuple[str, ...] | None = None, *, sanitize: bool = False) -> Source:
@@ -111,9 +112,14 @@ class NativeSampler:
         self._known: list[Slot | None] = [None] * slots
         self._kept: list[tuple[Any, ...]] = [()] * slots  # arrays whose addresses native code has
         self._scratch = scratch_bytes(self._library, vocab_size) * pool.threads
+        self._sizes = (ctypes.c_int64 * 3)(0, vocab_size, 0)
+        # What the buffers' settings are of: how many slots had been opened, and which of them are drawn from.
+        self._drawing: tuple[int, list[int]] | None = None
+        self._counted: list[tuple[int, TokenCounts]] = []
+        self._reported: list[tuple[int, int]] = []
         self._buffers = _Buffers(slots, 0, self._scratch)
 
-    def draw(self, slots: Sequence[int], logits: FloatArray, positions: npt.NDArray[np.integer]) -> Drawn:
+    def draw(self, slots: list[int], logits: FloatArray, positions: npt.NDArray[np.integer]) -> Drawn:
         """Draw the next token of each of these slots, and remember it there.
 
         Args:
@@ -124,23 +130,24 @@ class NativeSampler:
         Raises:
             InvalidInput: A slot's settings cannot be used; no token is drawn.
         """
-        states = [self._table[slot] for slot in slots]
-        for slot, state in zip(slots, states, strict=True):
-            if self._known[slot] is not state:
-                self._learn(slot, state)
-        buffers = self._room(len(slots), max((state.sampling.logprobs or 0 for state in states), default=0))
-        rows = buffers.settings[: len(slots)]
-        np.take(self._settings, slots, out=rows, mode="clip")  # any other mode copies twice
-        rows["position"] = positions
-        self._call(len(slots), logits)
-        tokens = buffers.results["token"][: len(slots)].astype(np.int32)
-        for state, token in zip(states, tokens.tolist(), strict=True):
+        drawing = self._table.opened, slots
+        if drawing != self._drawing:
+            self._gather(slots)
+            self._drawing = drawing
+        buffers, rows, last_tokens = self._buffers, len(slots), self._table.last_tokens
+        buffers.positions[:rows] = positions
+        self._call(rows, logits)
+        tokens = buffers.drawn[:rows].tolist()
+        for slot, token in zip(slots, tokens, strict=True):
             if token >= 0:
-                state.last_token = token
-                if state.counts is not None:
-                    state.counts.add(token)
-        tops = [state.sampling.logprobs for state in states]
-        return Drawn(tokens, [None if top is None else self._entry(i, top) for i, top in enumerate(tops)])
+                last_tokens[slot] = token
+        for i, counts in self._counted:
+            if tokens[i] >= 0:
+                counts.add(tokens[i])
+        logprobs: list[TokenLogprobs | None] = [None] * rows
+        for i, top in self._reported:
+            logprobs[i] = self._entry(i, top)
+        return Drawn(np.array(tokens, np.int32), logprobs)
 
     def report(self, logits: FloatArray, tokens: IntArray, top: int) -> list[TokenLogprobs]:
         """``token_logprobs`` of each row.
@@ -155,6 +162,7 @@ class NativeSampler:
             InvalidInput: There is no such token.
         """
         check_tokens("tokens", tokens, self._vocab)
+        self._drawing = None
         rows = self._room(len(tokens), top).settings[: len(tokens)]
         rows[:] = np.zeros((), ROW)
         rows["token"], rows["report"] = tokens, min(top, self._vocab)
@@ -163,6 +171,18 @@ class NativeSampler:
         if len(found) < len(tokens):
             raise NotFinite
         return found
+
+    def _gather(self, slots: list[int]) -> None:
+        """Put the settings of these slots into the buffers; they serve until others are drawn from."""
+        states = [self._table[slot] for slot in slots]
+        for slot, state in zip(slots, states, strict=True):
+            if self._known[slot] is not state:
+                self._learn(slot, state)
+        self._counted = [(i, x.counts) for i, x in enumerate(states) if x.counts is not None]
+        self._reported = [(i, x.sampling.logprobs) for i, x in enumerate(states) if x.sampling.logprobs is not None]
+        buffers = self._room(len(slots), max((top for _, top in self._reported), default=0))
+        # Any other mode copies twice.
+        np.take(self._settings, slots, out=buffers.settings[: len(slots)], mode="clip")
 
     def _learn(self, slot: int, state: Slot) -> None:
         row, kept = settings_row(state, self._vocab)
@@ -180,9 +200,10 @@ class NativeSampler:
         if logits.shape != (rows, self._vocab):
             raise InvalidInput(f"must have the shape {(rows, self._vocab)}, not {logits.shape}", field="logits")
         logits = np.ascontiguousarray(logits, np.float32)
-        addresses = self._buffers.addresses
-        addresses[2] = logits.ctypes.data
-        self._pool.call(self._library.hr_sample, addresses, [rows, self._vocab, self._buffers.width])
+        buffers, sizes = self._buffers, self._sizes
+        buffers.addresses[2] = logits.ctypes.data
+        sizes[0], sizes[2] = rows, buffers.width
+        self._pool.call_prepared(self._library.hr_sample, buffers.addresses, sizes)
 
     def _entry(self, i: int, top: int) -> TokenLogprobs | None:
         """Log probabilities of a row after a call; None if it failed."""

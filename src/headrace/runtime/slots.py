@@ -19,14 +19,12 @@ class Slot:
         prompt_length: How many tokens are prompt.
         sampling: How its tokens are drawn.
         counts: For penalties; None if nothing is penalized.
-        last_token: The token drawn last.
     """
 
     tokens: IntArray
     prompt_length: int
     sampling: SlotSampling
     counts: TokenCounts | None
-    last_token: int = -1
 
 
 class SlotTable:
@@ -36,10 +34,17 @@ class SlotTable:
         slots: How many sequences run at once.
         row_pages: Most pages of a sequence.
         vocab_size: Size of the vocabulary.
+
+    Attributes:
+        page_rows: int32 [slots, row_pages], handles of each slot's pages.
+        last_tokens: int32 [slots], the token that each drew last.
+        opened: How many slots were opened so far; while it stays the same, each holds the same sequence.
     """
 
     def __init__(self, slots: int, row_pages: int, vocab_size: int) -> None:
         self.page_rows = np.zeros((slots, row_pages), np.int32)
+        self.last_tokens = np.full(slots, -1, np.int32)
+        self.opened = 0
         self._slots: list[Slot | None] = [None] * slots
         self._vocab_size = vocab_size
 
@@ -56,16 +61,16 @@ class SlotTable:
             if needs_counts(opened.sampling):
                 counts = TokenCounts(opened.tokens, opened.prompt_length, self._vocab_size)
             self._slots[opened.slot] = Slot(opened.tokens, opened.prompt_length, opened.sampling, counts)
+            self.opened += 1
         for write in batch.pages:
             self.page_rows[write.slot, write.start : write.start + len(write.handles)] = write.handles
 
     def resolve(self, batch: Batch) -> IntArray:
         """int32 [total]: the batch's tokens with ``FROM_SLOT`` replaced by what the slots drew last."""
-        tokens = batch.tokens.copy()
-        for at in np.flatnonzero(tokens == FROM_SLOT):
-            row = int(np.searchsorted(batch.offsets, at, side="right")) - 1
-            tokens[at] = self[batch.slots[row]].last_token
-        return tokens
+        if batch.decode:
+            return self.last_tokens[batch.slots]
+        rows = np.repeat(batch.slots, np.diff(batch.offsets))
+        return np.where(batch.tokens == FROM_SLOT, self.last_tokens[rows], batch.tokens)
 
     def draw(self, slot: int, logits: FloatArray, position: int) -> tuple[int, TokenLogprobs | None]:
         """Draw the token at ``position`` of the slot's sequence from float32 [vocab] logits and remember it."""
@@ -73,7 +78,7 @@ class SlotTable:
         sampling = state.sampling
         token = sample(logits, sampling, state.counts, position=position, output_length=position - state.prompt_length)
         report = None if sampling.logprobs is None else token_logprobs(logits, token, sampling.logprobs)
-        state.last_token = token
+        self.last_tokens[slot] = token
         if state.counts is not None:
             state.counts.add(token)
         return token, report
