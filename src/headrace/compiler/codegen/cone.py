@@ -81,6 +81,7 @@ class Cone:
         limits: Axis that is folded only so far, to the farthest that any value of the task folds it, in C.
         ended: Nodes in memory that are zero behind a bound, with the bound of each such axis.
         ahead: What is fetched before it is read.
+        memo: Values of weights alone that the first rows of a task compute for all: where they lie, in C.
     """
 
     graph: Graph
@@ -91,6 +92,7 @@ class Cone:
     limits: Mapping[str, str] = field(default_factory=dict)
     ended: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
     ahead: Ahead = Ahead()
+    memo: Mapping[int, str] = field(default_factory=dict)
 
 
 def uses_of(cone: Cone) -> dict[int, int]:

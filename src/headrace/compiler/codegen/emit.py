@@ -6,13 +6,16 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from headrace.compiler.codegen import index as ix
 from headrace.compiler.codegen.cone import Buffer, CannotEmit, Cone, Store
-from headrace.compiler.codegen.index import LANES
-from headrace.compiler.codegen.memory import Memory, Spot, walked
+from headrace.compiler.codegen.index import LANES, Index, Term
+from headrace.compiler.codegen.memory import LANE, Memory, Spot, walked
 from headrace.compiler.codegen.nest import Item, Level, LevelKind, Place, Scope
 from headrace.compiler.codegen.placement import Placement
 from headrace.compiler.codegen.syntax import C_VECTOR, around, loop, neutral, operation, suffix
 from headrace.compiler.ir import BITS, FLOATS, DType, Op
+
+_NAME = re.compile(r"\bspot\d+\b")
 
 
 @dataclass(slots=True)
@@ -48,6 +51,8 @@ class _Emitter(Placement):
     def __init__(self, cone: Cone) -> None:
         super().__init__(cone)
         self.scopes: dict[Scope, _Lines] = {(): _Lines()}
+        self.names: dict[str, str] = {}  # of places that are read from memory, such as pages, to C expressions
+        self.declared: set[tuple[Scope, str]] = set()
 
     def run(self) -> list[str]:
         self.plan()
@@ -64,11 +69,44 @@ class _Emitter(Placement):
     def put(self, place: Place, at: int, lines: list[str], depth: int | None = None, time: int | None = None) -> None:
         """Add lines at a place, or earlier: in one of its outer scopes, at a given time."""
         depth = len(place.path) if depth is None else depth
+        lines = [_NAME.sub(lambda name: self.declare_name(name[0], place), line) for line in lines]
+        self.enter(place, depth, (place.times[depth] if time is None else time, at, lines))
+
+    def enter(self, place: Place, depth: int, entry: tuple[int, int, list[str]]) -> None:
         for outer in range(depth):
             scope = self.scopes.setdefault(place.scope(outer), _Lines())
             scope.loops[place.path[outer], place.times[outer]] = place.scope(outer + 1)
-        scope = self.scopes.setdefault(place.scope(depth), _Lines())
-        scope.entries.append((place.times[depth] if time is None else time, at, lines))
+        self.scopes.setdefault(place.scope(depth), _Lines()).entries.append(entry)
+
+    def named(self, expression: str) -> str:
+        """A place that is read from memory gets a variable: the C compiler does not take it out of loops by itself."""
+        if "hr_get_" not in expression or re.search(rf"\b{LANE.name}\b", expression):
+            return expression
+        name = next((name for name, c in self.names.items() if c == expression), f"spot{len(self.names)}")
+        self.names[name] = expression
+        return name
+
+    def declare_name(self, name: str, place: Place) -> str:
+        """Compute a named place in the outermost loop that has all it depends on, for all unrolled turns; its C."""
+        used = set(re.findall(r"\w+", self.spelled(name)))
+        needed = [n for n, level in enumerate(place.path) if level.variable in used]
+        depth = max((n + 1 for n in needed if place.path[n].kind is LevelKind.LOOP), default=0)
+        turns = tuple(place.path[n] for n in needed if n >= depth)
+        if (place.scope(depth), name) not in self.declared:
+            outer = Place((*place.path[:depth], *turns), (*place.times[:depth], *(1 for _ in turns), 0))
+            expression = _NAME.sub(lambda inner: self.declare_name(inner[0], outer), self.names[name])
+            sub = "".join(f"[{level.variable}]" for level in turns)
+            sizes = "".join(f"[{level.count}]" for level in turns)
+            lines = [f"int64_t {name}{sizes};", *around(turns, [f"{name}{sub} = {expression};"])]
+            if not turns:
+                lines = [f"const int64_t {name} = {expression};"]
+            self.declared.add((place.scope(depth), name))
+            self.enter(place, depth, (-2, len(self.declared), lines))
+        return name + "".join(f"[{level.variable}]" for level in turns)
+
+    def spelled(self, expression: str) -> str:
+        """An expression without names."""
+        return _NAME.sub(lambda found: self.spelled(self.names[found[0]]), expression)
 
     def declare(self, at: int, ctype: str) -> str:
         """``type name[count]...`` of an array; a plain variable is declared where it is computed."""
@@ -82,10 +120,26 @@ class _Emitter(Placement):
         if self.in_memory(at) and (ahead := self.ahead(at, place)):
             self.put(place, at, [ahead])
         if kept == len(place.path):
-            self.put(place, at, [f"const {self.ctype(at)} v{at} = {self.compute(at)};"])
+            self.put(place, at, self.memo(at, place) or [f"const {self.ctype(at)} v{at} = {self.compute(at)};"])
             return
         self.put(place, -1, [f"{self.declare(at, self.ctype(at))};"], depth=kept, time=-1)
         self.put(place, at, [f"{self.variable(at)} = {self.compute(at)};"])
+
+    def memo(self, at: int, place: Place) -> list[str]:
+        """A value that rows of a task share: the first compute it, those after them read it."""
+        if at not in self.cone.memo:
+            return []
+        index, step = Index(), LANES
+        for level in reversed(place.path):
+            index, step = ix.add(index, Index((Term(level.variable, step, level.count),))), step * level.count
+        where = f"{self.cone.memo[at]}, {index.c()}"
+        kind = "f32" if self.rep(at) == "f" else "i32"
+        return [
+            f"{self.ctype(at)} v{at};",
+            f"if (known) v{at} = hr_load_{kind}({where}); else v{at} = {self.compute(at)};",
+            f"if (!known && R == {max(level.count for level in self.cone.levels if level.steps == 'R')}) "
+            f"hr_store_{kind}({where}, v{at});",
+        ]
 
     def ahead(self, at: int, place: Place) -> str:
         """The statement that fetches what a later turn of the loops will read."""
@@ -96,17 +150,17 @@ class _Emitter(Placement):
             return ""
         byte = "" if buffer.layout.nibble else f" * {BITS[buffer.dtype] // 8}"
         if buffer.streamed:
-            return f"if (R <= {ahead.few_rows}) hr_prefetch({buffer.pointer}, ({offset.c()}){byte} + {ahead.stream});"
-        loops = [x for x in place.path if x.kind is LevelKind.LOOP and x.stride <= buffer.pages]
+            first = "!known && " if self.cone.memo else ""  # those after them find it in the cache
+            where = f"{buffer.pointer}, ({offset.c()}){byte} + {ahead.stream}"
+            return f"if ({first}R <= {ahead.few_rows}) hr_prefetch({where});"
+        loops = [x for x in place.path if x.kind is LevelKind.LOOP]
         walked = [x for x in loops if x.axis not in self.graph.types[self.node(at).args[0]].axes]
         if not walked:
             return ""
-        turned = re.sub(
-            rf"\b{walked[0].variable}\b",
-            f"({walked[0].variable} + {ahead.pages * buffer.pages // walked[0].stride})",
-            offset.c(),
-        )
-        return f"hr_prefetch({buffer.pointer}, ({turned}){byte});"
+        variable = walked[0].variable
+        later = f"({variable} + {-(-ahead.pages * buffer.pages // walked[0].stride)})"
+        turned = _NAME.sub(lambda x: self.named(re.sub(rf"\b{variable}\b", later, self.spelled(x[0]))), offset.c())
+        return f"if (R <= {ahead.few_rows}) hr_prefetch({buffer.pointer}, ({turned}){byte});"
 
     def compute(self, at: int) -> str:
         node = self.node(at)

@@ -49,7 +49,7 @@ HR_INLINE i32x16 hr_iota(int64_t first, int32_t step) {
     const i32x16 lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     return lanes * step + (int32_t)first;
 }
-HR_INLINE i32x16 hr_below(int64_t first, int64_t bound) { return hr_iota(first, 1) < (int32_t)bound; }
+HR_INLINE i32x16 hr_below(int64_t first, int64_t bound) { return hr_iota(0, 1) < (int32_t)(bound - first); }
 HR_INLINE i32x16 hr_less_f(f32x16 a, f32x16 b) { return a < b; }
 HR_INLINE i32x16 hr_less_i(i32x16 a, i32x16 b) { return a < b; }
 HR_INLINE i32x16 hr_select_i(i32x16 condition, i32x16 yes, i32x16 no) { return (condition & yes) | (~condition & no); }
@@ -141,7 +141,11 @@ HR_INLINE f32x16 hr_max_f(f32x16 a, f32x16 b) { return hr_select_f((a > b) | (a 
 // is exact at 0 and elsewhere off by no more than a fraction 2e-09; with all rounding the error is below 1.01 ulp.
 HR_INLINE f32x16 hr_exp2(f32x16 x) {
     const f32x16 low = hr_splat_f32(-160.0f), high = hr_splat_f32(160.0f);
+#if defined(__AVX512F__)  // of two numbers one of which is none, these give the second
+    const f32x16 inside = (f32x16)_mm512_max_ps((__m512)low, _mm512_min_ps((__m512)high, (__m512)x));
+#else
     const f32x16 inside = hr_select_f(x < low, low, hr_select_f(high < x, high, x));
+#endif
     const f32x16 whole = hr_round_f32(inside), rest = inside - whole;
     f32x16 y = hr_splat_f32(0.00015353362f);
     y = hr_fma(y, rest, hr_splat_f32(0.0013398875f));
@@ -301,9 +305,14 @@ HR_INLINE u8x64 hr_load_words(const void *p, int64_t byte) { return *(const u8x6
 HR_INLINE u8x64 hr_half(u8x64 x, int high) { return (high ? x >> 4 : x) & 15; }
 
 // The first `count` members of each group; the others zero.
-HR_INLINE u8x64 hr_members_2(u8x64 x, int64_t count) { return (u8x64)((i32x16)x & (count > 1 ? -1 : count > 0 ? 0xFFFF : 0)); }
+// From tables: of conditions C compilers make branches, and of loops with branches several loops.
+HR_INLINE u8x64 hr_members_2(u8x64 x, int64_t count) {
+    static const int32_t masks[] = {0, 0xFFFF, -1};
+    return (u8x64)((i32x16)x & masks[hr_smaller(hr_larger(count, 0), 2)]);
+}
 HR_INLINE u8x64 hr_members_4(u8x64 x, int64_t count) {
-    return (u8x64)((i32x16)x & (count > 3 ? -1 : count > 0 ? (1 << 8 * count) - 1 : 0));
+    static const int32_t masks[] = {0, 0xFF, 0xFFFF, 0xFFFFFF, -1};
+    return (u8x64)((i32x16)x & masks[hr_smaller(hr_larger(count, 0), 4)]);
 }
 
 HR_INLINE i32x16 hr_dot4(i32x16 sum, u8x64 a, u8x64 b) {

@@ -200,7 +200,7 @@ class Memory:
             inside = self.inside(axis, index)
             if inside is not None:
                 return walked(inside)
-            return Spot(None, ix.opaque(f"hr_clamp({walked(index).single.c()}, {self.length(axis)})"))
+            return Spot(None, ix.opaque(self.named(f"hr_clamp({walked(index).single.c()}, {self.length(axis)})")))
         if self.grouped(at):
             raise CannotEmit("an index of the members of a group")
         clamped = ix.opaque(f"hr_clamp({self.value(at)}{'[lane]' if self.vector(at) else ''}, {self.length(axis)})")
@@ -223,7 +223,11 @@ class Memory:
         if not index.uniform:
             return None
         limit = self.length(axis) if divisor == 1 else f"hr_steps({self.length(axis)}, {divisor})"
-        return ix.opaque(f"hr_clamp({index.c()}, {limit})")
+        return ix.opaque(self.named(f"hr_clamp({index.c()}, {limit})"))
+
+    def named(self, expression: str) -> str:
+        """An integer in C, as others may use it: by itself, or by a name for it."""
+        return expression
 
     def offset(self, buffer: Buffer, spots: Mapping[str, Spot], single: bool = False) -> Index | None:
         """Elements (bytes, if there is a nibble) from the buffer's start; None if lanes do not go in equal steps.

@@ -329,7 +329,20 @@ class PartWriter:
         limits = {axis: f"limit_{axis}" for axis in self._limits(nest)}
         levels = tuple(_limited(level, limits) for level in loops.levels)
         ended = {at: zero_behind(self.facts, at) for at in nest.reads}
-        return Cone(graph, tuple(self._stores(nest)), levels, buffers, uniform, limits, ended, ahead)
+        memo = {at: f"m{at}" for at in self.memo(nest)}
+        return Cone(graph, tuple(self._stores(nest)), levels, buffers, uniform, limits, ended, ahead, memo)
+
+    def memo(self, nest: Nest) -> dict[int, int]:
+        """Values of weights alone that a nest's rows share and that take long to compute, with their bytes."""
+        loops = self.plan.loops[nest]
+        found: dict[int, int] = {}
+        for at in sorted(nest.nodes):
+            counts = [x.count for x in loops.levels if x.loops and x.axis in self.facts.axes[at]]
+            shared = self.facts.constant[at] and self.facts.costly[at] and loops.lane in self.facts.axes[at]
+            read = any(not self.facts.constant[x] for x in set(self.facts.consumers[at]) & nest.nodes)
+            if shared and read and loops.row_axis and all(counts):
+                found[at] = math.prod(counts) * 64
+        return found
 
     def _limits(self, nest: Nest) -> dict[str, Bounds]:
         return limits_of(self.facts, nest, self.local.keys())
@@ -365,7 +378,7 @@ class PartWriter:
                 found[self.pointers[at].pointer] = self.setup.get(at, "")
         for root in nest.roots:
             found |= {b.pointer: self.places[b.pointer] for b in self.results.get(root, ()) if b.pointer in self.places}
-        return found
+        return found | {f"m{at}": "" for at in self.memo(nest)}
 
     def arguments(self, nest: Nest) -> list[str]:
         """The numbers that a nest is called with, besides its rows."""
@@ -379,7 +392,9 @@ class PartWriter:
         pointers = "".join(f", char *const {p}" for p in self.parameters(nest))
         numbers = "".join(f", const int64_t {v}" for v in ["segment", "row0", "row1", *self.arguments(nest)])
         name = f"{_c(self.part.name)}_{nest.name}"
-        lines = [f"HR_INLINE void {name}(const hr_step *s{pointers}{numbers}, const int R) {{"]
+        memo = bool(self.memo(nest))
+        known = ", const int known" if memo else ""
+        lines = [f"HR_INLINE void {name}(const hr_step *s{pointers}{numbers}, const int R{known}) {{"]
         lines += [f"    {line}" for line in body]
         lines += ["}", ""]
         passed = "".join(f", {p}" for p in self.parameters(nest))
@@ -391,7 +406,11 @@ class PartWriter:
             smaller = variants[n + 1] if n + 1 < len(variants) else 0
             condition = f"if (left > {smaller}) " if smaller else ""
             start = "        " if n == 0 else "        else "
-            lines.append(f"{start}{condition}{{ {name}(s{passed}, segment, row, row1{tail}, {rows}); row += {rows}; }}")
+            call = f"{name}(s{passed}, segment, row, row1{tail}, {rows}"
+            calls = f"{call});"
+            if memo:
+                calls = f"if (row > row0) {call}, 1); else {call}, 0);" if n == 0 else f"{call}, 0);"
+            lines.append(f"{start}{condition}{{ {calls} row += {rows}; }}")
         return [*lines, "    }", "}", ""]
 
     def _body(self, cone: Cone) -> list[str]:
@@ -495,6 +514,10 @@ class PartWriter:
                 shift = f" - (uintptr_t)begin * {size}" if by_row else ""
                 lines.append(f"        char *const {name} = (char *)((uintptr_t)scratch + {offset}{shift});")
                 offset += _round(size * (stage.row_tile if by_row else 1))
+        for nest in stage.nests():
+            for at, size in self.memo(nest).items():
+                lines.append(f"        char *const m{at} = scratch + {offset};")
+                offset += _round(size)
         self.arrays.scratch = max(self.arrays.scratch, offset)
         return lines
 

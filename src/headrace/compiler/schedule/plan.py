@@ -28,6 +28,7 @@ ROW_TILE = 48
 # Of 32 vector registers, those that hold sums.
 ACCUMULATORS = 24
 MOST_ROWS = 8
+TURNS = 8  # of a loop over positions: those of a page, two at a time
 RAGGED_TILE = 8
 
 
@@ -101,16 +102,17 @@ class PartPlan:
 def default_tile(facts: Facts, nest: Nest) -> Tile:
     """Sizes that are sound everywhere; a search finds better ones."""
     if not nest.contractions:
-        return Tile(1, 1)
-    extents = {axis: facts.graph.axes[axis].extent for root in nest.roots for axis in facts.axes[root]}
+        return Tile()
     if weighs(facts, nest):
-        return Tile(MOST_ROWS, 1)
-    right = facts.axes[nest.contractions[-1].right]
-    beside = max((e for axis, e in extents.items() if axis not in right and isinstance(e, int)), default=1)
+        return Tile(MOST_ROWS)
+    found = nest.contractions[-1]
+    extents = {axis: facts.graph.axes[axis].extent for root in nest.roots for axis in facts.axes[root]}
+    beside = max((e for a, e in extents.items() if a not in facts.axes[found.right] and isinstance(e, int)), default=1)
     lane = extents.get(lane_axis(facts, nest), 1)
     vectors = -(-lane // LANES) if isinstance(lane, int) else 1
-    short = vectors if vectors <= MOST_VECTORS else 1  # a task may need all of them at once
-    return Tile(max(1, min(MOST_ROWS, ACCUMULATORS // (beside * short * len(nest.contractions)))), 1)
+    held = vectors if vectors <= MOST_VECTORS else min(2, vectors)  # a task may need all of them at once
+    rows = max(1, min(MOST_ROWS, ACCUMULATORS // (beside * held * len(nest.contractions))))
+    return Tile(rows, held, rows_outside=held < vectors, blocks=TURNS)
 
 
 def plan_part(

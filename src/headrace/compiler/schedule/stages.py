@@ -157,7 +157,7 @@ def _strided(facts: Facts, nest: Nest) -> set[str]:
 
 
 def whole_lane(facts: Facts, nests: Sequence[Nest]) -> bool:
-    """Whether the first nest's tasks must have all of its lane axis: a follower folds it, reads across it, has another."""
+    """Whether the first nest's tasks must have all of its lane axis: it is folded, read across, or not all have it."""
     lane = lane_axis(facts, nests[0])
     if any(lane_axis(facts, nest) != lane for nest in nests[1:]):
         return True

@@ -16,7 +16,7 @@ LANES = 16
 LONGEST_UNROLL = 16
 MOST_VECTORS = 4
 STREAM = 12288
-FEW_ROWS = 2  # so few that memory, not arithmetic, is what a load is waited for
+FEW_ROWS = 8  # so few that memory may be what a load is waited for
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +86,14 @@ def loops_of(facts: Facts, nest: Nest, tile: Tile, lead: Nest | None, whole: boo
     levels = [Level(a, LevelKind.TASK, 1, _static(facts, a), f"{a}_task") for a in task_axes]
     if lane_task:
         levels.append(Level(lane, LevelKind.TASK, lane_task, -(-_static(facts, lane) // lane_task), f"{lane}_task"))
-    elif lane and vectors == 0:
-        levels.append(_loop(facts, lane, LANES))
+    elif lane and vectors * LANES < _static(facts, lane):
+        levels.append(_loop(facts, lane, LANES * max(1, vectors)))
     laned = _fold_lanes(facts, nest, folds, group, lane)
     looped = [a for a in folds if not (tile.groups_unrolled and _unrolled(facts, folds, group, a))]
     row_like = [a for a in inner if nest.contractions]
     levels += [_loop(facts, a, 1) for a in inner if not nest.contractions]
     loops = [_loop(facts, a, LANES if a in laned else group.get(a, 1)) for a in looped]
-    levels += [part for n, x in enumerate(loops) for part in (_split(facts, nest, x, tile.blocks) if n == 0 else (x,))]
+    levels += [part for n, x in enumerate(loops) for part in (_split(nest, x, tile.blocks) if n == 0 else (x,))]
     held = [Level(lane, LevelKind.UNROLL, LANES, vectors, f"{lane}_vector")] if vectors else []
     if rows:
         place = "hr_smaller(row0 + row, row1 - 1)"
@@ -123,13 +123,16 @@ def _lane(facts: Facts, nest: Nest, lane: str, tile: Tile, whole: bool) -> tuple
     if not lane:
         return 0, 0
     all_vectors = -(-_static(facts, lane) // LANES)
-    if whole and weighs(facts, nest) and lane not in folded(facts, nest.nodes):
+    folded_here = lane in folded(facts, nest.nodes)
+    if whole and weighs(facts, nest) and not folded_here:
         return 0, 0  # a vector's weights fill many registers
-    if whole:
-        return (all_vectors if all_vectors <= MOST_VECTORS else 0), 0
+    if whole and all_vectors <= MOST_VECTORS:
+        return all_vectors, 0
     vectors = min(tile.vectors, all_vectors)
     while all_vectors % vectors:
         vectors -= 1
+    if whole:
+        return (vectors if vectors > 1 and folded_here and nest.contractions else 0), 0
     return vectors, vectors * LANES
 
 
@@ -151,13 +154,9 @@ def _loop(facts: Facts, axis: str, stride: int) -> Level:
     return Level(axis, LevelKind.LOOP, stride, -(-extent // stride), f"{axis}_i")
 
 
-def _split(facts: Facts, nest: Nest, level: Level, turns: int) -> tuple[Level, ...]:
+def _split(nest: Nest, level: Level, turns: int) -> tuple[Level, ...]:
     """A loop with so many of its turns written out, in the same order, if it has a known number of them."""
-    bounded = any(
-        facts.node(at).op is Op.FOLD and facts.node(at).attrs[1] == level.axis and len(facts.node(at).args) > 1
-        for at in nest.nodes
-    )
-    if turns <= 1 or not nest.contractions or bounded or level.steps or level.count % turns or level.count <= turns:
+    if turns <= 1 or not nest.contractions or level.steps or level.count % turns or level.count <= turns:
         return (level,)
     outer = replace(level, stride=level.stride * turns, count=level.count // turns)
     return outer, Level(level.axis, LevelKind.UNROLL, level.stride, turns, f"{level.axis}_turn")
