@@ -106,8 +106,12 @@ class Scheduler:
     # --- planning -----------------------------------------------------------------------------------------------
 
     def _plan_decode(self, plan: Plan) -> None:
+        page_tokens = self.memory.page_tokens
         for sequence in self.running.copy():
-            if sequence.slot != NO_SLOT and sequence.pending == 1 and self._grow(plan, sequence, 1):
+            if sequence.slot == NO_SLOT or sequence.pending != 1:
+                continue
+            # Mostly there is room on the last page, which is quickly seen.
+            if sequence.computed < len(sequence.row) * page_tokens or self._grow(plan, sequence, 1):
                 plan.counts[sequence] = 1
 
     def _prefill_budget(self, plan: Plan) -> int:

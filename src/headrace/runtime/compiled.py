@@ -41,18 +41,18 @@ class _Step:
 
 
 class _Draws(NamedTuple):
-    """Where tokens are drawn in a batch; int32 [draws] each.
+    """Where tokens are drawn in a batch.
 
     Attributes:
-        rows: Rows of the batch.
-        last: Index of each one's last token in the batch.
-        slots: Their slots.
-        positions: Of the tokens drawn, in their sequences.
+        rows: int32 [draws], rows of the batch.
+        last: int32 [draws], index of each one's last token in the batch.
+        slots: [draws].
+        positions: int32 [draws], of the tokens drawn, in their sequences.
     """
 
     rows: Ints
     last: Ints
-    slots: Ints
+    slots: list[int]
     positions: Ints
 
 
@@ -163,6 +163,8 @@ class CompiledExecutor:
             self._arrays | {"row": self._count}, Tiles(self._count, self._count, self._count[1:])
         )
         self._logits = self.program.output("logits")[: select_rows * self.vocab].reshape(select_rows, self.vocab)
+        self._selected = self._logits[:0]
+        self._ones = np.ones(slots, np.int32)
         self._queue = BatchQueue()
 
     def submit(self, batch: Batch) -> Ticket:
@@ -183,18 +185,22 @@ class CompiledExecutor:
         logits = self._run(step, draws.last, (0, len(self.program.source.parts)))
         self.forwards += 1
         # Before a token is drawn: drawing changes slots, so what fails after it could not be run again.
-        prompt = self._prompts(batch, step)
-        if any(prompt) and len(draws.rows):
-            logits = self._logits_of(step, draws.last)
-        got = Drawn(draws.rows, [])
-        if len(draws.rows):
-            got = self.sampler.draw(draws.slots.tolist(), logits, draws.positions)
-        tokens, logprobs = _spread(got, draws.rows, batch.rows)
+        prompt: tuple[tuple[TokenLogprobs, ...], ...] = ((),) * batch.rows
+        if not batch.decode:
+            prompt = tuple(self._prompt_logprobs(batch, i, step) for i in range(batch.rows))
+            if any(prompt):
+                logits = self._logits_of(step, draws.last)
+        got = self.sampler.draw(draws.slots, logits, draws.positions) if draws.slots else Drawn(draws.rows, [])
         errors = {
             i: str(NotFinite()) for i, token in zip(draws.rows.tolist(), got.tokens.tolist(), strict=True) if token < 0
         }
+        if errors or len(draws.slots) < batch.rows:
+            got = _spread(got, draws.rows, batch.rows)
+            accepted = (got.tokens >= 0).astype(np.int32)
+        else:
+            accepted = self._ones[: batch.rows]
         seconds = time.perf_counter() - begin
-        return StepOutput(batch.step, tokens, (tokens >= 0).astype(np.int32), tuple(logprobs), prompt, errors, seconds)
+        return StepOutput(batch.step, got.tokens, accepted, tuple(got.logprobs), prompt, errors, seconds)
 
     def prompt_logits(self, tokens: Ints, rows: range) -> Iterator[npt.NDArray[np.float32]]:
         """The logits after some positions of one sequence, computed alone in slot 0 and the first pages.
@@ -246,27 +252,25 @@ class CompiledExecutor:
     def _draws(self, batch: Batch) -> _Draws:
         if batch.decode:
             every = self._count[: batch.rows]
-            return _Draws(every, every, batch.slots, batch.starts + 1)
+            return _Draws(every, every, batch.slots.tolist(), batch.starts + 1)
         rows = np.flatnonzero(batch.sample).astype(np.int32)
         last = batch.offsets[rows + 1] - 1
-        return _Draws(rows, last, batch.slots[rows], batch.starts[rows] + last - batch.offsets[rows] + 1)
+        positions = batch.starts[rows] + last - batch.offsets[rows] + 1
+        return _Draws(rows, last, batch.slots[rows].tolist(), positions)
 
     def _run(self, step: _Step, select: Ints, parts: tuple[int, int]) -> npt.NDArray[np.float32]:
         """float32 [selected, vocab]: the logits of rows of the batch, valid until the next call."""
         self._arrays["select"][: len(select)] = select
         step.sizes["R"] = len(select)
         self.program.run_bound(step.sizes, step.bound, step.tiles, parts)
-        return self._logits[: len(select)]
+        if len(self._selected) != len(select):  # else the same object, whose address the sampler knows
+            self._selected = self._logits[: len(select)]
+        return self._selected
 
     def _logits_of(self, step: _Step, select: Ints) -> npt.NDArray[np.float32]:
         """Logits of other rows of the batch that ran last."""
         parts = len(self.program.source.parts)
         return self._run(step, select, (parts - 1, parts))
-
-    def _prompts(self, batch: Batch, step: _Step) -> tuple[tuple[TokenLogprobs, ...], ...]:
-        if batch.decode:
-            return ((),) * batch.rows
-        return tuple(self._prompt_logprobs(batch, i, step) for i in range(batch.rows))
 
     def _prompt_logprobs(self, batch: Batch, i: int, step: _Step) -> tuple[TokenLogprobs, ...]:
         """Log probabilities of the prompt tokens that follow this row's positions."""
@@ -285,16 +289,14 @@ class CompiledExecutor:
         return tuple(reports)
 
 
-def _spread(got: Drawn, at: Ints, rows: int) -> tuple[Ints, list[TokenLogprobs | None]]:
-    """What was drawn from some rows, as int32 [rows] and [rows] of all of them: -1 and None where nothing was."""
-    if len(at) == rows:
-        return got.tokens, got.logprobs
+def _spread(got: Drawn, at: Ints, rows: int) -> Drawn:
+    """What was drawn from some rows as what was drawn from all: -1 and None where nothing was."""
     tokens = np.full(rows, -1, np.int32)
     tokens[at] = got.tokens
     logprobs: list[TokenLogprobs | None] = [None] * rows
     for i, entry in zip(at.tolist(), got.logprobs, strict=True):
         logprobs[i] = entry
-    return tokens, logprobs
+    return Drawn(tokens, logprobs)
 
 
 def tiles_of(offsets: Ints, most: int) -> Tiles:

@@ -113,6 +113,7 @@ class NativeSampler:
         self._kept: list[tuple[Any, ...]] = [()] * slots  # arrays whose addresses native code has
         self._scratch = scratch_bytes(self._library, vocab_size) * pool.threads
         self._sizes = (ctypes.c_int64 * 3)(0, vocab_size, 0)
+        self._logits: tuple[FloatArray | None, int] = None, 0  # those used last, and their address
         # What the buffers' settings are of: how many slots had been opened, and which of them are drawn from.
         self._drawing: tuple[int, list[int]] | None = None
         self._counted: list[tuple[int, TokenCounts]] = []
@@ -199,9 +200,14 @@ class NativeSampler:
         """Do what ``settings`` of the buffers say."""
         if logits.shape != (rows, self._vocab):
             raise InvalidInput(f"must have the shape {(rows, self._vocab)}, not {logits.shape}", field="logits")
-        logits = np.ascontiguousarray(logits, np.float32)
+        last, address = self._logits
+        if logits is not last:
+            plain = np.ascontiguousarray(logits, np.float32)
+            address = plain.ctypes.data
+            # A copy is of what they are now.
+            self._logits = (logits, address) if plain is logits else (None, 0)
         buffers, sizes = self._buffers, self._sizes
-        buffers.addresses[2] = logits.ctypes.data
+        buffers.addresses[2] = address
         sizes[0], sizes[2] = rows, buffers.width
         self._pool.call_prepared(self._library.hr_sample, buffers.addresses, sizes)
 

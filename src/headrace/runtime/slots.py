@@ -37,13 +37,13 @@ class SlotTable:
 
     Attributes:
         page_rows: int32 [slots, row_pages], handles of each slot's pages.
-        last_tokens: int32 [slots], the token that each drew last.
+        last_tokens: [slots], the token that each drew last.
         opened: How many slots were opened so far; while it stays the same, each holds the same sequence.
     """
 
     def __init__(self, slots: int, row_pages: int, vocab_size: int) -> None:
         self.page_rows = np.zeros((slots, row_pages), np.int32)
-        self.last_tokens = np.full(slots, -1, np.int32)
+        self.last_tokens = [-1] * slots
         self.opened = 0
         self._slots: list[Slot | None] = [None] * slots
         self._vocab_size = vocab_size
@@ -67,10 +67,10 @@ class SlotTable:
 
     def resolve(self, batch: Batch) -> IntArray:
         """int32 [total]: the batch's tokens with ``FROM_SLOT`` replaced by what the slots drew last."""
+        last = np.array([self.last_tokens[slot] for slot in batch.slots.tolist()], np.int32)
         if batch.decode:
-            return self.last_tokens[batch.slots]
-        rows = np.repeat(batch.slots, np.diff(batch.offsets))
-        return np.where(batch.tokens == FROM_SLOT, self.last_tokens[rows], batch.tokens)
+            return last
+        return np.where(batch.tokens == FROM_SLOT, np.repeat(last, np.diff(batch.offsets)), batch.tokens)
 
     def draw(self, slot: int, logits: FloatArray, position: int) -> tuple[int, TokenLogprobs | None]:
         """Draw the token at ``position`` of the slot's sequence from float32 [vocab] logits and remember it."""
