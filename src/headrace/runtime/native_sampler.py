@@ -108,10 +108,14 @@ class NativeSampler:
             raise InvalidInput(f"must be from 1 to {MOST_TOKENS}, got {vocab_size}", field="vocab_size")
         self._library = library or _library()
         self._pool, self._table, self._vocab = pool, table, vocab_size
+        # A single row is one thread's work: to share it, another is woken up or waited for, which takes longer.
+        self._alone = ThreadPool(1)
         self._settings = np.zeros(slots, ROW)
         self._known: list[Slot | None] = [None] * slots
         self._kept: list[tuple[Any, ...]] = [()] * slots  # arrays whose addresses native code has
         self._scratch = scratch_bytes(self._library, vocab_size) * pool.threads
+        self._sample = self._library.hr_sample
+        self._sample.restype, self._sample.argtypes = None, [ctypes.c_void_p] * 3
         self._sizes = (ctypes.c_int64 * 3)(0, vocab_size, 0)
         self._logits: tuple[FloatArray | None, int] = None, 0  # those used last, and their address
         # What the buffers' settings are of: how many slots had been opened, and which of them are drawn from.
@@ -209,7 +213,8 @@ class NativeSampler:
         buffers, sizes = self._buffers, self._sizes
         buffers.addresses[2] = address
         sizes[0], sizes[2] = rows, buffers.width
-        self._pool.call_prepared(self._library.hr_sample, buffers.addresses, sizes)
+        pool = self._alone if rows == 1 else self._pool
+        self._sample(pool.handle, buffers.addresses, sizes)
 
     def _entry(self, i: int, top: int) -> TokenLogprobs | None:
         """Log probabilities of a row after a call; None if it failed."""

@@ -105,15 +105,12 @@ class ThreadPool:
             sizes: The values of the symbolic dimensions.
         """
         addresses = [item if isinstance(item, int) else item.ctypes.data for item in buffers]
-        places = (ctypes.c_void_p * len(addresses))(*addresses)
-        self.call_prepared(kernel, places, (ctypes.c_int64 * len(sizes))(*sizes))
-
-    def call_prepared(
-        self, kernel: CFunction, buffers: ctypes.Array[ctypes.c_void_p], sizes: ctypes.Array[ctypes.c_int64]
-    ) -> None:
-        """``call`` with addresses and sizes that are kept from call to call."""
         with self._lock:
-            kernel(ctypes.c_void_p(self.handle), buffers, sizes)
+            kernel(
+                ctypes.c_void_p(self.handle),
+                (ctypes.c_void_p * len(addresses))(*addresses),
+                (ctypes.c_int64 * len(sizes))(*sizes),
+            )
 
     def join(self) -> None:
         """Take part in the run that native code began with ``hr_pool_start``, and return at its end."""
