@@ -18,6 +18,7 @@ from headrace.compiler.schedule.plan import PartPlan, StagePlan
 from headrace.compiler.schedule.tiles import Tile
 
 ALIGNMENT = 64
+PROLOGUE_ROWS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ class ProgramSource:
         text: The file.
         arrays: What its tables of pointers hold.
         symbols: Order of the symbols' values.
-        stages: How many waits a step has.
+        stages: How many waits a step has at most.
         names: Of the stages, each once.
         parts: Of the parts.
     """
@@ -102,7 +103,7 @@ def generate(parts: Sequence[tuple[Part, PartPlan]], maxima: Mapping[str, int]) 
     for part, plan in parts:
         writer = PartWriter(part, plan, arrays, maxima)
         functions += writer.functions()
-        stages += len(plan.stages) * len(part.repeats)
+        stages += 2 * len(plan.stages) * len(part.repeats)  # for a prologue, and for the tasks
         writer.close()
         calls += _calls(part, writer.stage_names(), len(names), len(parts_done))
         parts_done.append(part.name)
@@ -126,8 +127,9 @@ def head(symbols: Sequence[str]) -> list[str]:
 
 STEP = """
 #ifndef GRAINS
-#define GRAINS 4  // shares of a stage's tasks for each thread
+#define GRAINS 4  // shares of a stage's tasks for each thread, at least
 #endif
+#define GRAIN_TASKS 8  // tasks in a share where there are many
 typedef struct {
     const int64_t *sizes;           // values of the symbols
     const void *const *weights;     // repetition by repetition
@@ -146,8 +148,11 @@ typedef struct {
     int64_t *spent;                 // nanoseconds in each of the stages, of the first thread; or null
 } hr_step;
 
-// Tasks that a thread takes at once: neighbours read neighbouring weights. Few enough that threads end together.
-HR_INLINE int64_t hr_grain(int64_t tasks, int64_t threads) { return hr_larger(1, tasks / (threads * GRAINS)); }
+// Into how many shares tasks are cut, each for one thread: neighbours read neighbouring weights. As many for each,
+// and so many that threads end together.
+HR_INLINE int64_t hr_shares(int64_t tasks, int64_t threads) {
+    return hr_smaller(tasks, threads * hr_larger(GRAINS, tasks / (threads * GRAIN_TASKS)));
+}
 HR_INLINE int64_t hr_now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -206,6 +211,7 @@ class PartWriter:
         self.pointers: dict[int, Buffer] = {}  # inputs and kept values
         self.setup: dict[int, str] = {}  # how their pointers are found
         self.local: dict[int, Layout] = {}  # kept values in a thread's own memory
+        self.common: dict[int, str] = {}  # of these, where those lie that a prologue computes for all threads
         self.results: dict[int, list[Buffer]] = {}  # where kept values go
         self.places: dict[str, str] = {}  # how the pointers of results are found
         self._inputs()
@@ -294,6 +300,8 @@ class PartWriter:
             self.arrays.turns[name] = (self.arrays.turns.get(name, 0) + turns) % 2
 
     def _kept(self) -> None:
+        stages = [stage for stage in self.plan.stages if stage.groups and not stage.ragged]
+        prologues = {root for stage in stages for nest in stage.prologue for root in nest.roots}
         for at, memory in self.plan.kept.items():
             names = [name for name, (node, _) in self.part.graph.outputs.items() if node == at]
             layout, dtype = memory.layout, self.facts.graph.types[at].dtype
@@ -309,10 +317,12 @@ class PartWriter:
                 self.setup[at] = self.places[f"k{at}"]
                 continue
             self.results[at] = [self.pointers[at]]
+            array = self._array(f"{self.part.name}/{at}", dtype, axes, layout)
             if memory.local:
                 self.local[at] = layout
-            else:
-                array = self._array(f"{self.part.name}/{at}", dtype, axes, layout)
+            if memory.local and at in prologues and _by_row(layout):
+                self.common[at] = f"s->buffers[{self.arrays.slot(self.arrays.buffers, array)}]"
+            elif not memory.local:
                 self.setup[at] = f"s->buffers[{self.arrays.slot(self.arrays.buffers, array)}]"
 
     # -- nests
@@ -440,11 +450,14 @@ class PartWriter:
                 f"begin = tile * {stage.row_tile}",
                 f"end = hr_smaller(begin + {stage.row_tile}, {rows})",
             ]
+        common = self._common(stage)
+        if common:
+            lines += self._prologue(stage, rows)
         lines += [
-            "    const int64_t tasks = tiles * share, grain = hr_grain(tasks, s->threads);",
+            "    const int64_t tasks = tiles * share, claims = hr_shares(tasks, s->threads);",
             "    int64_t ready = -1;",
-            "    for (int64_t claim; (claim = hr_claim(at, hr_steps(tasks, grain))) >= 0;)",
-            "    for (int64_t task = claim * grain, last = hr_smaller(tasks, task + grain); task < last; task++) {",
+            "    for (int64_t claim; (claim = hr_claim(at, claims)) >= 0;)",
+            "    for (int64_t task = claim * tasks / claims, to = (claim + 1) * tasks / claims; task < to; task++) {",
             "        const int64_t tile = task / share;",
             "        int64_t rest = task % share;",
             f"        const int64_t {', '.join(where)};",
@@ -453,12 +466,34 @@ class PartWriter:
         body: list[str] = []
         if stage.prologue:
             calls = self._run(stage.prologue, stage)
-            body += ["if (tile != ready) {", *(f"    {c}" for c in calls), "    ready = tile;", "}"]
+            condition = "!common && tile != ready" if common else "tile != ready"
+            body += [f"if ({condition}) {{", *(f"    {c}" for c in calls), "    ready = tile;", "}"]
         for group, share in zip(stage.groups, shares, strict=bool(stage.groups)):
             body += [f"if (rest < {share}) {{", *(f"    {x}" for x in self._task(group, stage)), "    continue;", "}"]
             body += [f"rest -= {share};"]
         lines += [f"        {line}" for line in body]
         return [*lines, "        (void)rest, (void)segment, (void)end;", "    }", "}", ""]
+
+    def _common(self, stage: StagePlan) -> list[int]:
+        """What a prologue leaves, if all of it may lie where all threads see it."""
+        roots = [root for nest in stage.prologue for root in nest.roots if root in self.local]
+        return roots if all(root in self.common for root in roots) else []
+
+    def _prologue(self, stage: StagePlan, rows: str) -> list[str]:
+        """With many rows threads share the prologue and wait; with few each does all of it."""
+        lines = [
+            f"    const int common = s->threads > 1 && {rows} >= {2 * PROLOGUE_ROWS};",
+            f"    for (int64_t claim; common && (claim = hr_claim(at, hr_steps({rows}, {PROLOGUE_ROWS}))) >= 0;) {{",
+            f"        const int64_t segment = 0, begin = claim * {PROLOGUE_ROWS};",
+            f"        const int64_t end = hr_smaller(begin + {PROLOGUE_ROWS}, {rows});",
+        ]
+        places = [f"char *const {self.pointers[at].pointer} = {self.common[at]};" for at in self._common(stage)]
+        return [
+            *lines,
+            *(f"        {x}" for x in places),
+            *(f"        {x}" for x in self._run(stage.prologue, stage)),
+            "    }",
+        ]
 
     def _shares(self, lead: Nest) -> str:
         """How many tasks a tile of rows is divided into, in C."""
@@ -505,14 +540,17 @@ class PartWriter:
 
     def _scratch(self, stage: StagePlan, pointers: Mapping[str, str]) -> list[str]:
         lines, offset = [], 0
+        common = self._common(stage)
         for at, layout in self.local.items():
             name = self.pointers[at].pointer
             if name in pointers and not pointers[name]:
-                by_row = bool(layout.pieces) and not layout.pieces[0].extent
+                by_row = _by_row(layout)
                 size = layout.nbytes(self.facts.graph.types[at].dtype, {layout.pieces[0].axis: 1} if by_row else {})
                 # Rows are counted from the first of the batch; the tile's first lies at the start.
                 shift = f" - (uintptr_t)begin * {size}" if by_row else ""
-                lines.append(f"        char *const {name} = (char *)((uintptr_t)scratch + {offset}{shift});")
+                own = f"(char *)((uintptr_t)scratch + {offset}{shift})"
+                where = f"common ? {self.common[at]} : {own}" if at in common else own
+                lines.append(f"        char *const {name} = {where};")
                 offset += _round(size * (stage.row_tile if by_row else 1))
         for nest in stage.nests():
             for at, size in self.memo(nest).items():
@@ -531,6 +569,10 @@ def _limited(level: Level, limits: Mapping[str, str]) -> Level:
     if level.axis not in limits or level.kind is not LevelKind.LOOP:
         return level
     return replace(level, steps=f"hr_steps({limits[level.axis]}, {level.stride})")
+
+
+def _by_row(layout: Layout) -> bool:
+    return bool(layout.pieces) and not layout.pieces[0].extent
 
 
 def _round(size: int) -> int:

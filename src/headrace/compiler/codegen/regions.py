@@ -114,6 +114,6 @@ static void trial(void *context, int thread, int threads, hr_sync *sync) {{
 
 void hr_try(hr_pool *pool, hr_trial *t, int64_t stages) {{
     t->begin = hr_now();
-    hr_pool_run(pool, trial, t, stages);
+    hr_pool_run(pool, trial, t, 2 * stages);  // each may wait twice
 }}
 """
