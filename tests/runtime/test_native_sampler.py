@@ -2,6 +2,7 @@
 
 import ctypes
 import gc
+import itertools
 import shutil
 import weakref
 
@@ -206,6 +207,28 @@ def test_counts_of_a_resumed_sequence(pool, library):
 
     assert play(True) == play(False)
     assert len(set(play(False))) > 8
+
+
+def test_what_is_kept_from_draw_to_draw_is_not_used_for_another(pool, library):
+    """The same rows again, after a report, with rows left out, in another order, from a copy and from other memory."""
+    vocab = 300
+    chosen = [SlotSampling(seed=i, logprobs=(None, 2)[i % 2], repetition_penalty=1 + i / 9) for i in range(3)]
+    ours, theirs = cases.opened(chosen, vocab), cases.opened(chosen, vocab)
+    sampler = NativeSampler(pool, ours, 3, vocab, library)
+    held = cases.rows_of_logits("normal", 3, 2 * vocab, 0)
+    memory = [held[:, :vocab].copy(), held[:, :vocab], held[:, vocab:].astype(np.float64), held[:, vocab:].copy()]
+    views = [[logits[:n] for n in range(4)] for logits in memory]  # given again: the same objects, with other numbers
+    orders = ([0, 1, 2], [0, 1, 2], [2], [1], [2, 0, 1], [0, 1])
+    for at, (some, slots) in enumerate(itertools.product(views, orders)):
+        some[3][:] = np.roll(some[3], 7, axis=1)
+        positions = np.arange(6 + at, 6 + at + len(slots))
+        given = some[len(slots)]
+        tokens, reports = cases.expected(theirs, slots, given.astype(np.float32), positions)
+        got = sampler.draw(slots, given, positions)
+        assert got.tokens.tolist() == tokens
+        assert [cases.plain(x) for x in got.logprobs] == [cases.plain(x) for x in reports]
+        if at % 4 == 3:
+            sampler.report(some[2], np.array([5, 6], np.int32), at)
 
 
 @pytest.mark.parametrize("top", [0, 1, 20, 50])
