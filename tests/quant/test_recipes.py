@@ -33,9 +33,9 @@ def test_names_and_numerics_ids():
     ids = {name: recipe.numerics_id for name, recipe in RECIPES.items()}
     assert len(set(ids.values())) == len(RECIPES)
     # Pages on disk carry these: a change means that what was stored before is not used any more.
-    assert ids["float32"] == "float32-2bdd09d0"
-    assert ids["bf16"] == "bf16-40c04837"
-    assert ids["int8"] == "int8-b912ef6f"
+    assert ids["float32"] == "float32-49bcc67e"
+    assert ids["bf16"] == "bf16-6ba6af74"
+    assert ids["int8"] == "int8-6d65bd5c"
     assert replace(RECIPES["int8"], block=16).numerics_id != ids["int8"]
     with pytest.raises(InvalidInput, match="no recipe 'int4'; there are float32, bf16, int8"):
         recipe_named("int4")
@@ -44,13 +44,20 @@ def test_names_and_numerics_ids():
 
 
 def test_exact_weights_by_name():
-    head, qkv = RECIPES["int8"], RECIPES["int8-qkv"]
+    head, qkv = RECIPES["int8-head"], RECIPES["int8-qkv"]
     for name in ("lm_head.weight", "model.embed_tokens.weight"):
         assert head.is_exact(name)
         assert qkv.is_exact(name)
     name = "model.layers.3.self_attn.k_proj.weight"
     assert (head.is_exact(name), qkv.is_exact(name)) == (False, True)
     assert not qkv.is_exact("model.layers.3.self_attn.o_proj.weight")
+
+
+def test_finer_blocks_by_name():
+    recipe = RECIPES["int8"]
+    assert [recipe.block_of(name) for name in ("lm_head.weight", "model.embed_tokens.weight")] == [16, 16]
+    assert recipe.block_of("model.layers.3.self_attn.o_proj.weight") == 32
+    assert replace(recipe, block=8).block_of("lm_head.weight") == 8
 
 
 CAPTURED = {}
@@ -183,7 +190,7 @@ def test_after_rules(models):
     assert parts[1].graph != given[1].graph
     moved = copy(model)
     moved.captured = replace(model.captured, program=Program(parts))
-    for name, casts in {"int8-all": [0, 4, 1], "int8": [0, 4, 2]}.items():
+    for name, casts in {"int8": [0, 4, 1], "int8-head": [0, 4, 2]}.items():
         graphs = [part.graph for part in moved.prepared(RECIPES[name]).program.parts]
         assert [sum(n.op is Op.CAST and n.attrs == ("i8",) for n in g.nodes) for g in graphs] == casts
     wanted = logits(model.under(RECIPES["float32"], exact=True))

@@ -84,7 +84,7 @@ class _Rewriter:
         self.graph, self.recipe = part.graph, recipe
         self.facts = Facts(part.graph)
         self.builder = Builder(dict(part.graph.axes))
-        self.weights = Weights(self.builder, forms, dims, recipe.block)
+        self.weights = Weights(self.builder, forms, dims, recipe)
         self.selections = Selections(self.facts, {name: dims[name][-1] for name in forms})
         self.new: list[int] = []
         self.rounded = {c.left: c.axis for c in self._of_state()} if recipe.attention == "bf16" else {}
@@ -184,7 +184,7 @@ class _Rewriter:
         b = self.builder
         for factor in weight.factors:
             left = b.mul(left, self.new[factor])
-        axes = BlockAxes.of(b, self.weights.dims[weight.name][-1], self.recipe.block)
+        axes = BlockAxes.of(b, self.weights.dims[weight.name][-1], self.recipe.block_of(weight.name))
         cut = axes.cut(b, f32(b, left), weight.along)
         if self.recipe.is_exact(weight.name):
             rounded = rounded_16_bits(b, cut, axes.inside)

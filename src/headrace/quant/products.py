@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from headrace.compiler.ir import Builder, DType, Kind
 from headrace.models.stored import BLOCK
+from headrace.quant.recipes import Recipe
 from headrace.quant.weights import Form, Piece, WeightSource
 
 TINY = 1e-30
@@ -128,16 +129,16 @@ class Weights:
         builder: The graph.
         forms: By name of the input.
         dims: By name of the input: the axis of each dimension.
-        block: Elements in a block.
+        recipe: It says how many elements are in a block.
 
     Attributes:
         sources: By name of each new input.
     """
 
     def __init__(
-        self, builder: Builder, forms: Mapping[str, Form], dims: Mapping[str, tuple[str, ...]], block: int
+        self, builder: Builder, forms: Mapping[str, Form], dims: Mapping[str, tuple[str, ...]], recipe: Recipe
     ) -> None:
-        self.builder, self.forms, self.dims, self.block = builder, forms, dims, block
+        self.builder, self.forms, self.dims, self.recipe = builder, forms, dims, recipe
         self.sources: dict[str, WeightSource] = {}
 
     def value(self, name: str, index: Mapping[str, int], along: str) -> int:
@@ -156,7 +157,7 @@ class Weights:
             if along != k:
                 value = self.builder.gather(value, {k: self.builder.iota(along)})
             return value
-        axes = BlockAxes.of(self.builder, k, self.block)
+        axes = BlockAxes.of(self.builder, k, self.recipe.block_of(name))
         return axes.join(self.builder, self._blocks(name, form, axes, index), along)
 
     def _blocks(self, name: str, form: Form, axes: BlockAxes, index: Mapping[str, int]) -> int:
@@ -184,6 +185,6 @@ class Weights:
         return self.builder.gather(x, index) if index else x
 
     def _input(self, full: str, name: str, piece: Piece, dims: tuple[str, ...]) -> int:
-        source = WeightSource(name, piece, self.forms[name], dims, self.block)
+        source = WeightSource(name, piece, self.forms[name], dims, self.recipe.block_of(name))
         self.sources[full] = source
         return self.builder.input(full, source.dtype, [axis for axis in dims if axis], Kind.WEIGHT)

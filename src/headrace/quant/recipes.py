@@ -16,6 +16,7 @@ Half = Literal["float32", "bf16"]
 HEAD = ("lm_head.weight", "*embed_tokens.weight")
 QKV = ("*.q_proj.weight", "*.k_proj.weight", "*.v_proj.weight")
 BLOCKS = (8, 16, 32)
+FINE = 16
 # Part of every numerics id: raise it when what a recipe inserts into programs changes.
 VERSION = 1
 
@@ -36,6 +37,7 @@ class Recipe:
             in place of 8-bit ones, float32 in place of bf16.
         attention: What queries and attention's weights are rounded to before they meet keys and values.
         states: What keys and values are stored in.
+        fine: ``int8``: patterns of the names of weights whose blocks have 16 elements in any case.
     """
 
     name: str
@@ -45,6 +47,7 @@ class Recipe:
     exact: tuple[str, ...] = ()
     attention: Half = "float32"
     states: Half = "float32"
+    fine: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.block not in BLOCKS:
@@ -54,6 +57,10 @@ class Recipe:
         """Whether products with this weight stay as good as exact."""
         return any(fnmatchcase(weight, pattern) for pattern in self.exact)
 
+    def block_of(self, weight: str) -> int:
+        """Elements in a block of the activations that meet this weight, and of the weight itself."""
+        return min(self.block, FINE) if any(fnmatchcase(weight, pattern) for pattern in self.fine) else self.block
+
     @property
     def numerics_id(self) -> str:
         """A short name of these numbers, which no other recipe has; the recipe's name and 8 hexadecimal digits."""
@@ -62,8 +69,10 @@ class Recipe:
         return f"{self.name}-{digest[:8]}"
 
 
-def _int8(name: str, *, asymmetric: bool = True, block: int = 32, exact: tuple[str, ...] = ()) -> Recipe:
-    return Recipe(name, "int8", asymmetric, block, exact, attention="bf16", states="bf16")
+def _int8(
+    name: str, *, asymmetric: bool = True, block: int = 32, fine: tuple[str, ...] = (), exact: tuple[str, ...] = ()
+) -> Recipe:
+    return Recipe(name, "int8", asymmetric, block, exact, attention="bf16", states="bf16", fine=fine)
 
 
 RECIPES = {
@@ -71,7 +80,8 @@ RECIPES = {
     for recipe in (
         Recipe("float32"),
         Recipe("bf16", "bf16", attention="bf16", states="bf16"),
-        _int8("int8", exact=HEAD),
+        _int8("int8", fine=HEAD),
+        _int8("int8-head", exact=HEAD),
         _int8("int8-all"),
         _int8("int8-qkv", exact=(*HEAD, *QKV)),
         _int8("int8-block16", block=16, exact=HEAD),

@@ -15,7 +15,7 @@ from headrace.compiler.schedule.stages import columns, lane_axis, result_axes, r
 LANES = 16
 LONGEST_UNROLL = 16
 MOST_VECTORS = 4
-STREAM = 12288
+STREAM = 2560
 FEW_ROWS = 8  # so few that memory may be what a load is waited for
 
 
