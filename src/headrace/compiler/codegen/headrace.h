@@ -204,6 +204,10 @@ HR_INLINE float hr_round_bf16_1(float x) {
 HR_INLINE f32x16 hr_round_bf16(f32x16 x) {
     const i32x16 b = (i32x16)x;
     const i32x16 rounded = (b + 0x7FFF + (b >> 16 & 1)) & (int32_t)0xFFFF0000;
+#if defined(__AVX512F__)
+    const __mmask16 nan = _mm512_cmp_ps_mask((__m512)x, (__m512)x, _CMP_UNORD_Q);
+    return (f32x16)_mm512_mask_or_epi32((__m512i)rounded, nan, (__m512i)b, _mm512_set1_epi32(0x400000));
+#endif
     return hr_select_f(x != x, (f32x16)(b | 0x400000), (f32x16)rounded);  // a quiet NaN keeps a bit in its upper half
 }
 #if defined(__F16C__)
@@ -261,6 +265,11 @@ HR_INLINE i32x16 hr_load_bool(const void *p, int64_t at) { return hr_load_u8(p, 
 
 HR_INLINE void hr_store_f32(void *p, int64_t at, f32x16 x) { *(f32x16 *)((float *)p + at) = x; }
 HR_INLINE void hr_store_bf16(void *p, int64_t at, f32x16 x) {
+#if defined(__AVX512F__)
+    const __m512i upper = _mm512_srli_epi32((__m512i)x, 16);
+    _mm256_storeu_si256((void *)((uint16_t *)p + at), _mm512_cvtepi32_epi16(upper));
+    return;
+#endif
     *(u16x16 *)((uint16_t *)p + at) = __builtin_convertvector((i32x16)x >> 16 & 0xFFFF, u16x16);
 }
 #if defined(__AVX512F__)

@@ -112,7 +112,7 @@ def default_tile(facts: Facts, nest: Nest) -> Tile:
     vectors = -(-lane // LANES) if isinstance(lane, int) else 1
     held = vectors if vectors <= MOST_VECTORS else min(2, vectors)  # a task may need all of them at once
     rows = max(1, min(MOST_ROWS, ACCUMULATORS // (beside * held * len(nest.contractions))))
-    return Tile(rows, held, rows_outside=held < vectors, blocks=TURNS)
+    return Tile(rows, held, rows_outside=held < vectors, blocks=TURNS, few_rows=1)
 
 
 def plan_part(

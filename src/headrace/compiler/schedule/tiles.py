@@ -44,7 +44,7 @@ class Tile:
     blocks: int = 1
     stream: int = STREAM
     few_rows: int = FEW_ROWS
-    pages: int = 1
+    pages: int = 4
 
 
 @dataclass(frozen=True, slots=True)
