@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, replace
 
 import numpy as np
-from native_graph import SLACK, argument, bits, output, roomy, tiles_of
+from native_graph import SLACK, argument, bits, output, packed_weights, roomy, tiles_of
 
 from headrace.compiler.build import native_source
 from headrace.compiler.codegen.cone import CannotEmit
@@ -402,16 +402,10 @@ def run_together(
         sizes = {"T": count}
         inputs = [arrays(case, sizes, seed) for seed, case in enumerate(cases)]
         given = {name: value for mine in inputs for name, value in mine.items()}
-        held = {
-            name: roomy(pack(bits(given[a.name], a.dtype), a.axes, a.layout))
-            for name, a in source.arrays.weights.items()
-        }
+        _held, places = packed_weights(source.arrays.weights, given)
         arguments = {name: roomy(argument(given[a.name], a)) for name, a in source.arrays.arguments.items()}
         with ThreadPool(threads) as pool:
-            program = NativeProgram(
-                source, library, pool, weights=[held[w].ctypes.data for w in source.arrays.weights], states=[],
-                capacity=sizes,
-            )  # fmt: skip
+            program = NativeProgram(source, library, pool, weights=places, states=[], capacity=sizes)
             for case in cases:
                 for name, declared in case.graph.inputs.items():
                     if declared.kind is Kind.VALUE:

@@ -70,16 +70,14 @@ def run_native(
     source = generate([(Part("part", graph), plan)], maxima)
     library = (builder or Builder()).load(native_source("part", source, flags))
     arrays = source.arrays
-    extents = {a.name: {axis: graph.axes[axis].extent for axis in a.axes} for a in arrays.weights.values()}
-    where = directory(list(arrays.weights.values()), extents)
-    block = fill(where, {}, inputs.__getitem__)
+    _held, places = packed_weights(arrays.weights, inputs)
     states, pages = _states(source, inputs)
     with ThreadPool(threads) as pool:
         program = NativeProgram(
             source,
             library,
             pool,
-            weights=addresses(where, block),
+            weights=places,
             states=[states[name].ctypes.data for name in arrays.states],
             capacity=sizes,
         )
@@ -93,6 +91,14 @@ def run_native(
         for name in arrays.states:
             inputs[name][...] = _read_state(arrays.states[name], states[name], pages, inputs[name])
         return {name: output(program, graph, name, sizes) for name in graph.outputs}
+
+
+def packed_weights(weights, inputs: Mapping[str, np.ndarray]) -> tuple[np.ndarray, list[int]]:
+    """Weights in memory, and where each is."""
+    extents = {a.name: dict(zip(a.axes, inputs[a.name].shape, strict=True)) for a in weights.values()}
+    where = directory(list(weights.values()), extents)
+    block = fill(where, {}, inputs.__getitem__)
+    return block, addresses(where, block)
 
 
 def argument(values: np.ndarray, array) -> np.ndarray:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from headrace.compiler.codegen.nest import LevelKind
 from headrace.compiler.codegen.program import row_variants
@@ -134,7 +134,8 @@ def stage_work(plan: PartPlan, stage: StagePlan, load: Workload) -> Work:
         for at in sorted(nest.nodes):
             node = facts.node(at)
             if node.op is Op.INPUT and at in plan.layouts and _streamed(facts, at):
-                total += Work(plan.layouts[at].nbytes(facts.graph.types[at].dtype, _extents(facts.graph)))
+                alone = replace(plan.layouts[at], records=())
+                total += Work(alone.nbytes(facts.graph.types[at].dtype, _extents(facts.graph)))
         for found in nest.contractions:
             wasted = _padding(plan, stage, nest, found, load)
             total += _products(facts, found, _count(facts, found, load) * wasted)
