@@ -14,10 +14,12 @@ from headrace.compiler.show import show
 F, I = DType.F32, DType.I32  # noqa: E741
 
 
-def check(seeds, steps=8, **options):
-    cases = [native_fuzz.draw(seed, f"g{seed}", steps) for seed in seeds]
-    refusals = {seed: why for seed, case in zip(seeds, cases, strict=True) if (why := native_fuzz.refused(case))}
-    assert not refusals
+def check(seeds, steps=8, may_refuse=0, **options):
+    """Graphs in C against the interpreter; some may be refused with a reason, none may be wrong."""
+    drawn = {seed: native_fuzz.draw(seed, f"g{seed}", steps) for seed in seeds}
+    refusals = {seed: why for seed, case in drawn.items() if (why := native_fuzz.refused(case))}
+    assert len(refusals) <= may_refuse, refusals
+    cases = [case for seed, case in drawn.items() if seed not in refusals]
     for case, rows, expected, real, found in native_fuzz.run_together(cases, **options):
         for name in found:
             wrong = native_fuzz.differs(case, name, expected[name], real[name], found[name])
@@ -39,7 +41,7 @@ def test_random_graphs_on_two_threads_in_other_tiles():
 @pytest.mark.bars
 @pytest.mark.parametrize("first", range(1000, 2000, 50))
 def test_many_random_graphs(first):
-    check(range(first, first + 50), steps=10)
+    check(range(first, first + 50), steps=10, may_refuse=1)
 
 
 def both(build, sizes, inputs, **options):
