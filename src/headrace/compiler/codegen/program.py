@@ -343,14 +343,14 @@ class PartWriter:
         return Cone(graph, tuple(self._stores(nest)), levels, buffers, uniform, limits, ended, ahead, memo)
 
     def memo(self, nest: Nest) -> dict[int, int]:
-        """Values of weights alone that a nest's rows share and that take long to compute, with their bytes."""
+        """Values of weights alone that a product's rows share and that take long to compute, with their bytes."""
         loops = self.plan.loops[nest]
         found: dict[int, int] = {}
         for at in sorted(nest.nodes):
             counts = [x.count for x in loops.levels if x.loops and x.axis in self.facts.axes[at]]
             shared = self.facts.constant[at] and self.facts.costly[at] and loops.lane in self.facts.axes[at]
             read = any(not self.facts.constant[x] for x in set(self.facts.consumers[at]) & nest.nodes)
-            if shared and read and loops.row_axis and all(counts):
+            if nest.contractions and shared and read and loops.row_axis and all(counts):
                 found[at] = math.prod(counts) * 64
         return found
 
