@@ -4,7 +4,7 @@ import ir_layers
 import numpy as np
 import pytest
 
-from headrace.compiler.codegen.program import Array
+from headrace.compiler.codegen.arrays import Array
 from headrace.compiler.ir import DType, Kind
 from headrace.compiler.schedule.plan import plan_part
 from headrace.compiler.schedule.records import LINE

@@ -37,7 +37,7 @@ def test_the_default_genome_is_the_default_schedule():
     given_program = program()
     space = gene_space(given_program)
     assert len(space.blocks) >= 4
-    a, b = (regions(p, blocks_of(given_program, p), MAXIMA) for p in (schedule(given_program),) * 2)
+    a, b = (regions(p, blocks_of(given_program, p)) for p in (schedule(given_program),) * 2)
     assert [r.text for r in a] == [r.text for r in b]
     assert [r.block for r in a] == sorted(space.blocks, key=[r.block for r in a].index)
 
@@ -70,15 +70,13 @@ def test_any_genome_computes_the_same_bits():
 def test_blocks_of_random_genomes_fit_together():
     given_program = program()
     space, interface = gene_space(given_program), Interface(given_program)
-    default = regions(schedule(given_program), blocks_of(given_program, schedule(given_program)), MAXIMA)
+    default = regions(schedule(given_program), blocks_of(given_program, schedule(given_program)))
     rng = random.Random(0)
     for _ in range(20):
         genome = space.join(space.draw(rng, block) for block in space.blocks)
         planned = schedule(given_program, genome)
         assert interface.fits(planned)
-        assert [r.block for r in regions(planned, blocks_of(given_program, planned), MAXIMA)] == [
-            r.block for r in default
-        ]
+        assert [r.block for r in regions(planned, blocks_of(given_program, planned))] == [r.block for r in default]
 
 
 @given(st.data())

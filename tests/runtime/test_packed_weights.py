@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.compiler.codegen.arrays import Array
 from headrace.compiler.codegen.layout import Layout, Piece, pack, plain
-from headrace.compiler.codegen.program import Array
 from headrace.compiler.interpret import round_bf16
 from headrace.compiler.ir import Builder, DType, Kind
 from headrace.runtime.native_program import SLACK

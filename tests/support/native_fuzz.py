@@ -377,7 +377,7 @@ def planned(case: Case, tile_for=default_tile, row_tile: int = 48):
     """
     part = Part(case.name if hasattr(case, "name") else next(iter(case.graph.outputs)), case.graph)
     plan = plan_part(case.graph, MAXIMA, 16, 1, tile_for, row_tile)
-    generate([(part, plan)], MAXIMA)
+    generate([(part, plan)])
     return part, plan
 
 
@@ -396,7 +396,7 @@ def run_together(
 ):  # fmt: skip
     """Compile graphs as parts of one program, run each alone, and yield (case, rows, expected, exact, found)."""
     parts = [planned(case, tile_for, row_tile) for case in cases]
-    source = generate(parts, MAXIMA)
+    source = generate(parts)
     library = build.Builder().load(native_source("fuzz", source, flags))
     for count in rows:
         sizes = {"T": count}

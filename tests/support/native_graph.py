@@ -67,7 +67,7 @@ def run_native(
     """
     maxima = dict(maxima or {})
     plan = plan_part(graph, maxima, PAGE_TOKENS, 1, tile_for, row_tile)
-    source = generate([(Part("part", graph), plan)], maxima)
+    source = generate([(Part("part", graph), plan)])
     library = (builder or Builder()).load(native_source("part", source, flags))
     arrays = source.arrays
     _held, places = packed_weights(arrays.weights, inputs)

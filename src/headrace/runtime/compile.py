@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from headrace.compiler.codegen.program import Array, ProgramSource, generate
+from headrace.compiler.codegen.arrays import Array
+from headrace.compiler.codegen.program import ProgramSource, generate
 from headrace.compiler.constants import fold_constants
 from headrace.compiler.egraph import ClassId, ENode, cheapest
 from headrace.compiler.interpret import bind
@@ -157,7 +158,7 @@ def schedule_model(prepared: PreparedModel, genome: Genome = DEFAULT) -> Compile
         CannotEmit: There is no code for this schedule.
     """
     planned = schedule(prepared.program, genome)
-    source = generate(planned, prepared.program.maxima)
+    source = generate(planned)
     page_bytes, offsets = page_of(source.arrays.states.values())
     ragged = [stage.row_tile for _, plan in planned for stage in plan.stages if stage.ragged]
     return CompiledModel(prepared, source, page_bytes, offsets, max(ragged, default=RAGGED_TILE))

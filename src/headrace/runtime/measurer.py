@@ -247,7 +247,7 @@ class NativeMeasurer:
         planned = schedule(self.program, genome)
         if not self.interface.fits(planned):
             raise CannotEmit("it changes what blocks share")
-        written = regions(planned, blocks_of(self.program, planned), self.program.maxima)
+        written = regions(planned, blocks_of(self.program, planned))
         if any(r.stages != tuple(range(r.stages[0], r.stages[0] + len(r.stages))) for r in written):
             raise CannotEmit("its stages are not in a row")
         return written

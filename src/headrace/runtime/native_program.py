@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from headrace.compiler.codegen.program import Array, ProgramSource
+from headrace.compiler.codegen.arrays import Array
+from headrace.compiler.codegen.program import ProgramSource
 from headrace.compiler.interpret import storage
 from headrace.compiler.ir import DType
 from headrace.compiler.native.pool import ThreadPool

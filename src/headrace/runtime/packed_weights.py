@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from headrace.compiler.codegen.arrays import Array
 from headrace.compiler.codegen.layout import Layout, pack
-from headrace.compiler.codegen.program import Array
 from headrace.compiler.interpret import bind, interpret, storage
 from headrace.compiler.ir import DType, Graph
 from headrace.runtime.native_program import SLACK, aligned

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from headrace.compiler.codegen.arrays import Array, Inventory
 from headrace.compiler.codegen.layout import Layout
-from headrace.compiler.codegen.program import Array, Inventory
 from headrace.compiler.interpret import bind, run_program, storage
 from headrace.compiler.ir import BITS, DType, Kind, Part, Program
 from headrace.compiler.native.pool import ThreadPool

@@ -25,7 +25,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from headrace.compiler.codegen.program import Array, Inventory
+from headrace.compiler.codegen.arrays import Array, Inventory
 from headrace.compiler.native.pool import ThreadPool
 from headrace.compiler.search.bound import Workload
 from headrace.errors import HeadraceError

@@ -8,10 +8,12 @@ A stage's code is the same as in a whole program, but for what the C compiler ma
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from headrace.compiler.codegen.program import STEP, Inventory, PartWriter, head, symbols_of
+from headrace.compiler.codegen.arrays import Inventory
+from headrace.compiler.codegen.program import STEP, head, symbols_of
+from headrace.compiler.codegen.stage import PartWriter
 from headrace.compiler.ir import Part
 from headrace.compiler.schedule.plan import PartPlan
 
@@ -39,15 +41,12 @@ class Region:
     ragged_tile: int
 
 
-def regions(
-    parts: Sequence[tuple[Part, PartPlan]], blocks: Sequence[Sequence[str]], maxima: Mapping[str, int]
-) -> list[Region]:
+def regions(parts: Sequence[tuple[Part, PartPlan]], blocks: Sequence[Sequence[str]]) -> list[Region]:
     """The blocks of a program, in the order of their first stages.
 
     Args:
         parts: Each part with its plan.
         blocks: Of each part, the block of each stage.
-        maxima: See ``generate``.
 
     Raises:
         CannotEmit: There is no code for a stage.
@@ -59,14 +58,14 @@ def regions(
         for block in dict.fromkeys(named):
             stages = tuple(n for n, name in enumerate(named) if name == block)
             arrays = Inventory(turns=dict(turns))
-            writer = PartWriter(part, plan, arrays, maxima)
+            writer = PartWriter(part, plan, arrays)
             functions = writer.functions(stages)
             entries = [_entry(n, writer.stage_names()[stage]) for n, stage in enumerate(stages)]
             text = "\n".join([*head(symbols), *functions, *entries, ""])
             tile = max((plan.stages[n].row_tile for n in stages if plan.stages[n].ragged), default=0)
             found.append(Region(block, text, arrays, symbols, number, stages, tile))
         last = Inventory(turns=dict(turns))
-        PartWriter(part, plan, last, maxima).close()
+        PartWriter(part, plan, last).close()
         turns = last.turns
     return found
 

@@ -280,3 +280,8 @@ def kept_layout(facts: Facts, at: int, rows: str, outer: Sequence[str], lane: st
 def _padding(extent: int, lanes: bool) -> int:
     """Room for the last vector, so that it can be stored whole."""
     return -extent % LANES if lanes else 0
+
+
+def row_variants(tile: Tile) -> list[int]:
+    """Row counts for which a nest is made, largest first."""
+    return [tile.rows, *(n for n in tile.variants if n < tile.rows)]

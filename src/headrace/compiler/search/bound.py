@@ -11,11 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from headrace.compiler.codegen.nest import LevelKind
-from headrace.compiler.codegen.program import row_variants
 from headrace.compiler.ir import BITS, DType, Graph, Kind, Node, Op, Part, selected_axes
 from headrace.compiler.schedule.cones import Nest
 from headrace.compiler.schedule.facts import Contraction, Facts
 from headrace.compiler.schedule.plan import PartPlan, StagePlan
+from headrace.compiler.schedule.tiles import row_variants
 
 GIGA = 1e9
 
