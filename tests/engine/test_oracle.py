@@ -85,6 +85,12 @@ def test_preemption(tiny):
     assert engine.stats().pages_used == 0
 
 
+@pytest.mark.parametrize("numerics", ["invariant", "free"])
+def test_attention_over_several_blocks_of_positions(tiny, numerics):
+    model, folder = tiny
+    compare(engine_for(folder, max_batch_tokens=100, numerics=numerics), model, prompts(2, 400, 480))
+
+
 def test_one_forward_a_step(tiny):
     _, folder = tiny
     engine = engine_for(folder, max_batch_tokens=32)

@@ -43,6 +43,15 @@ def test_names_and_numerics_ids():
         Recipe("r", block=64)
 
 
+def test_free_numerics_are_other_numerics():
+    free, promised = recipe_named("int8", "free"), recipe_named("int8", "invariant")
+    assert promised is RECIPES["int8"]
+    assert (free.name, free.numerics_id != promised.numerics_id) == ("int8-free", True)
+    assert free.positions > promised.positions
+    with pytest.raises(InvalidInput, match="invariant, free"):
+        recipe_named("int8", "any")
+
+
 def test_exact_weights_by_name():
     head, qkv = RECIPES["int8-head"], RECIPES["int8-qkv"]
     for name in ("lm_head.weight", "model.embed_tokens.weight"):

@@ -107,6 +107,7 @@ def bench_engine(
     *,
     executor: str = "auto",
     recipe: str = DEFAULT_RECIPE,
+    numerics: str = "invariant",
     dtype: str = "float32",
     threads: int | None = None,
     max_batch_tokens: int = 512,
@@ -121,6 +122,7 @@ def bench_engine(
         name: What to call it.
         executor: Who computes, as in ``EngineOptions``.
         recipe: In which numbers.
+        numerics: What is promised of them, as in ``EngineOptions``.
         dtype: Element type of the eager executor.
         threads: Threads of the executor; None is one a core.
         max_batch_tokens: Most tokens of a step.
@@ -141,6 +143,7 @@ def bench_engine(
         name=name,
         executor=executor,  # type: ignore[arg-type]
         recipe=recipe,
+        numerics=numerics,  # type: ignore[arg-type]
         dtype=dtype,  # type: ignore[arg-type]
         threads=threads,
         kv_memory=_kv_bytes(path),

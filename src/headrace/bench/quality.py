@@ -66,6 +66,7 @@ def measure_quality(
     text: str,
     *,
     recipe: str,
+    numerics: str = "invariant",
     tokens: int = TOKENS,
     context: int = CONTEXT,
     threads: int | None = None,
@@ -77,6 +78,7 @@ def measure_quality(
         path: A ``.gguf`` file or a folder of safetensors.
         text: Any text in the model's language.
         recipe: The candidate's numbers.
+        numerics: What is promised of them; see ``recipe_named``.
         tokens: How many tokens of the text to compute.
         context: Tokens of a piece.
         threads: Threads of both; one a core by default.
@@ -87,7 +89,7 @@ def measure_quality(
         CheckpointError: The model cannot be used.
         HeadraceError: It cannot be compiled.
     """
-    numbers = recipe_named(recipe)
+    numbers = recipe_named(recipe, numerics)
     checkpoint = open_checkpoint(Path(path))
     spec = load_spec(checkpoint, path)
     if not 4 <= context <= spec.context_length:
@@ -111,7 +113,7 @@ def measure_quality(
     gate = GATES[numbers.activations]
     return QualityResult(
         path,
-        recipe,
+        numbers.name,
         numbers.numerics_id,
         len(pieces) * context,
         quality,

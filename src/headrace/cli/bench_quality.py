@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.cli.options import DEFAULT_MODEL, DEFAULT_RECIPE, MODEL_HELP, RecipeOption, ThreadsOption
+from headrace.cli.options import (
+    DEFAULT_MODEL,
+    DEFAULT_RECIPE,
+    MODEL_HELP,
+    Numerics,
+    NumericsOption,
+    RecipeOption,
+    ThreadsOption,
+)
 
 if TYPE_CHECKING:
     from headrace.bench.quality import QualityResult
@@ -20,6 +28,7 @@ def quality(
     text: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="A text file, such as WikiText-2's test.")],
     model: Annotated[str, typer.Option(help=MODEL_HELP)] = DEFAULT_MODEL,
     recipe: RecipeOption = DEFAULT_RECIPE,
+    numerics: NumericsOption = Numerics.invariant,
     tokens: Annotated[int, typer.Option(min=4, help="Tokens of the text to compute.")] = 20_000,
     context: Annotated[int, typer.Option(min=4, help="Tokens of a piece; its second half counts.")] = 512,
     threads: ThreadsOption = None,
@@ -49,6 +58,7 @@ def quality(
             str(path),
             text.read_text(encoding="utf-8", errors="replace"),
             recipe=recipe,
+            numerics=numerics.value,
             tokens=tokens,
             context=context,
             threads=threads,

@@ -15,6 +15,8 @@ from headrace.cli.options import (
     DTypeOption,
     ExecutorChoice,
     ExecutorOption,
+    Numerics,
+    NumericsOption,
     RecipeOption,
     ThreadsOption,
 )
@@ -47,6 +49,7 @@ def generate(
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on after the model's end token.")] = False,
     executor: ExecutorOption = ExecutorChoice.auto,
     recipe: RecipeOption = DEFAULT_RECIPE,
+    numerics: NumericsOption = Numerics.invariant,
     dtype: DTypeOption = DType.float32,
     threads: ThreadsOption = None,
     context_length: Annotated[
@@ -87,6 +90,7 @@ def generate(
         model,
         executor=executor.value,
         recipe=recipe,
+        numerics=numerics.value,
         dtype=dtype.value,
         threads=threads,
         max_model_len=context_length,

@@ -27,6 +27,13 @@ class ExecutorChoice(StrEnum):
     eager = "eager"
 
 
+class Numerics(StrEnum):
+    """What is promised of compiled code's numbers."""
+
+    invariant = "invariant"
+    free = "free"
+
+
 DTypeOption = Annotated[DType, typer.Option(help="Weights, activations and KV cache of the eager executor.")]
 ExecutorOption = Annotated[
     ExecutorChoice,
@@ -36,5 +43,12 @@ ExecutorOption = Annotated[
 ]
 RecipeOption = Annotated[
     str, typer.Option(help="Numbers that compiled code computes with: int8, bf16, float32, … (see docs/quant.md).")
+]
+NumericsOption = Annotated[
+    Numerics,
+    typer.Option(
+        help="invariant: a sequence's logits depend on its own tokens alone, to the bit; free: nothing is promised, and "
+        "long prompts are computed a little faster (see docs/quant.md)."
+    ),
 ]
 ThreadsOption = Annotated[int | None, typer.Option(min=1, help="Threads that compute; by default one a core.")]

@@ -19,6 +19,8 @@ from headrace.cli.options import (
     DTypeOption,
     ExecutorChoice,
     ExecutorOption,
+    Numerics,
+    NumericsOption,
     RecipeOption,
 )
 from headrace.cli.units import parse_bytes
@@ -44,6 +46,7 @@ def serve(
     name: Annotated[str | None, typer.Option(help="Name that clients ask for; by default the model's own.")] = None,
     executor: ExecutorOption = ExecutorChoice.auto,
     recipe: RecipeOption = DEFAULT_RECIPE,
+    numerics: NumericsOption = Numerics.invariant,
     dtype: DTypeOption = DType.float32,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of the executor; by default one a core.")] = None,
     context_length: Annotated[
@@ -113,6 +116,7 @@ def serve(
         name=name or _own_name(model, path),
         executor=executor.value,
         recipe=recipe,
+        numerics=numerics.value,
         dtype=dtype.value,
         threads=threads,
         context_length=context_length,

@@ -11,8 +11,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.cli.options import DEFAULT_MODEL, MODEL_HELP, ThreadsOption
-from headrace.quant.recipes import DEFAULT as DEFAULT_RECIPE
+from headrace.cli.options import (
+    DEFAULT_MODEL,
+    DEFAULT_RECIPE,
+    MODEL_HELP,
+    Numerics,
+    NumericsOption,
+    RecipeOption,
+    ThreadsOption,
+)
 
 if TYPE_CHECKING:
     from headrace.compiler.search.bound import Rates
@@ -34,7 +41,8 @@ def tune(
     purpose: Annotated[Purpose, typer.Option("--for", help="What counts: decode and prefill, or one of them.")] = (
         Purpose.balanced
     ),
-    recipe: Annotated[str, typer.Option(help="The numbers that the model computes with.")] = DEFAULT_RECIPE,
+    recipe: RecipeOption = DEFAULT_RECIPE,
+    numerics: NumericsOption = Numerics.invariant,
     threads: ThreadsOption = None,
     seed: Annotated[int, typer.Option(help="Of all chance in the search.")] = 0,
     record: Annotated[
@@ -63,7 +71,7 @@ def tune(
     from headrace.runtime.tuning import TuneOptions, replay_search
     from headrace.runtime.tuning import tune as search
 
-    numbers = recipe_named(recipe)
+    numbers = recipe_named(recipe, numerics.value)
     options = TuneOptions(seconds=seconds, purpose=purpose.value, threads=threads, seed=seed, record=record)
     with pull_progress() as progress:
         checkpoint = open_checkpoint(resolve(model, progress))
@@ -77,7 +85,7 @@ def tune(
     if json_target != "-":
         _print(model, found)
     if json_target is not None:
-        write_json(as_object(model, recipe, found), json_target)
+        write_json(as_object(model, numbers.name, found), json_target)
 
 
 def _rates() -> Rates:

@@ -25,7 +25,7 @@ from headrace.models.families import load_spec
 from headrace.models.opening import open_checkpoint
 from headrace.models.spec import ModelSpec
 from headrace.quant.recipes import DEFAULT as DEFAULT_RECIPE
-from headrace.quant.recipes import recipe_named
+from headrace.quant.recipes import Numerics, recipe_named
 from headrace.runtime.batch import Executor
 from headrace.runtime.state_layout import PAGE_TOKENS
 
@@ -71,6 +71,7 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
             else auto.
         dtype: Element type of weights, activations and KV cache, of the eager executor.
         recipe: The numbers that the compiled executor computes with (see ``headrace.quant.recipes``).
+        numerics: Whether a sequence's logits must depend on its own tokens alone (see ``recipe_named``).
         threads: Threads of the executor; None is one a core.
         context_length: Most tokens of a sequence; None is what model and KV memory allow.
         kv_memory: Bytes of KV memory; None is a quarter of the free memory, between 256 MiB and 4 GiB.
@@ -87,6 +88,7 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     executor: ExecutorName = msgspec.field(default_factory=default_executor)
     dtype: Literal["float32", "bfloat16"] = "float32"
     recipe: str = DEFAULT_RECIPE
+    numerics: Numerics = "invariant"
     threads: int | None = None
     context_length: int | None = None
     kv_memory: int | None = None
@@ -100,7 +102,7 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.executor not in EXECUTORS:
             raise InvalidInput(f"must be one of {', '.join(EXECUTORS)}, got {self.executor!r:.80}", field="executor")
-        recipe_named(self.recipe)
+        recipe_named(self.recipe, self.numerics)
         for field, low, high in _RANGES:
             value = getattr(self, field)
             if value is not None and not low <= value <= high:
@@ -223,7 +225,8 @@ def _prepare_compiled(
 ) -> _Prepared:
     from headrace.runtime.compiled import CompiledExecutor, load_compiled
 
-    loaded = load_compiled(checkpoint, spec, recipe_named(options.recipe), options.threads, progress)
+    recipe = recipe_named(options.recipe, options.numerics)
+    loaded = load_compiled(checkpoint, spec, recipe, options.threads, progress)
 
     def build(memory: KvMemory, context: int) -> Executor:
         return CompiledExecutor(
@@ -236,7 +239,7 @@ def _prepare_compiled(
             batch_tokens=max(options.max_batch_tokens, options.max_running),
         )
 
-    return _Prepared(f"compiled {options.recipe}", loaded.pool.threads, loaded.model.page_bytes, build)
+    return _Prepared(f"compiled {recipe.name}", loaded.pool.threads, loaded.model.page_bytes, build)
 
 
 def _context_length(wanted: int | None, model: int, kv_tokens: int) -> int:

@@ -19,6 +19,7 @@ from headrace.llm.progress import load_progress, prompt_progress, pull_progress
 from headrace.models.hub import resolve
 from headrace.models.opening import open_checkpoint
 from headrace.quant.recipes import DEFAULT as DEFAULT_RECIPE
+from headrace.quant.recipes import Numerics
 from headrace.text.stream import stop_constraint_factory
 from headrace.text.tokenizer import Tokenizer, load_tokenizer
 
@@ -44,6 +45,7 @@ class LLM:
         executor: ``compiled``: native code made for the model; ``eager``: PyTorch; ``auto``: compiled where that is
             possible and no other ``dtype`` is asked for. None: ``HEADRACE_EXECUTOR`` in the environment, else auto.
         recipe: The numbers that compiled code computes with, such as ``int8``, ``bf16`` and ``float32``.
+        numerics: ``invariant``: a sequence's logits depend on its own tokens alone; ``free``: nothing is promised.
         dtype: Element type of weights, activations and KV cache of the eager executor.
         threads: Threads that compute; None is one a core. PyTorch has one setting for the whole process.
         max_model_len: Most tokens of a sequence, prompt included; None is what model and KV memory allow.
@@ -67,6 +69,7 @@ class LLM:
         *,
         executor: ExecutorName | None = None,
         recipe: str = DEFAULT_RECIPE,
+        numerics: Numerics = "invariant",
         dtype: Dtype = "float32",
         threads: int | None = None,
         max_model_len: int | None = None,
@@ -86,6 +89,7 @@ class LLM:
                 name=os.fspath(model),
                 executor=executor or default_executor(),
                 recipe=recipe,
+                numerics=numerics,
                 dtype=dtype,
                 threads=threads,
                 context_length=max_model_len,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Literal
 
@@ -12,11 +12,14 @@ from headrace.errors import InvalidInput
 
 Activations = Literal["float32", "bf16", "int8"]
 Half = Literal["float32", "bf16"]
+Numerics = Literal["invariant", "free"]
 
 HEAD = ("lm_head.weight", "*embed_tokens.weight")
 QKV = ("*.q_proj.weight", "*.k_proj.weight", "*.v_proj.weight")
 BLOCKS = (8, 16, 32)
 FINE = 16
+# Positions whose part of attention is computed alone.
+POSITIONS: dict[Numerics, int] = {"invariant": 256, "free": 1024}
 # Part of every numerics id: raise it when what a recipe inserts into programs changes.
 VERSION = 1
 
@@ -38,6 +41,7 @@ class Recipe:
         attention: What queries and attention's weights are rounded to before they meet keys and values.
         states: What keys and values are stored in.
         fine: ``int8``: patterns of the names of weights whose blocks have 16 elements in any case.
+        positions: Positions whose part of attention is computed alone, before parts are joined from left to right.
     """
 
     name: str
@@ -48,6 +52,7 @@ class Recipe:
     attention: Half = "float32"
     states: Half = "float32"
     fine: tuple[str, ...] = ()
+    positions: int = POSITIONS["invariant"]
 
     def __post_init__(self) -> None:
         if self.block not in BLOCKS:
@@ -93,13 +98,21 @@ RECIPES = {
 DEFAULT = "int8"
 
 
-def recipe_named(name: str) -> Recipe:
+def recipe_named(name: str, numerics: str = "invariant") -> Recipe:
     """The recipe of this name.
 
+    Args:
+        name: One of ``RECIPES``.
+        numerics: ``invariant``: sums are cut as suits every step, so that a sequence's logits depend on nothing but
+            itself; ``free``: as suits long prompts, and nothing is promised.
+
     Raises:
-        InvalidInput: There is none.
+        InvalidInput: There is none, or no such numerics.
     """
-    try:
-        return RECIPES[name]
-    except KeyError:
-        raise InvalidInput(f"there is no recipe {name!r}; there are {', '.join(RECIPES)}", field="recipe") from None
+    if name not in RECIPES:
+        raise InvalidInput(f"there is no recipe {name!r}; there are {', '.join(RECIPES)}", field="recipe")
+    for known, positions in POSITIONS.items():
+        if known == numerics:
+            recipe = RECIPES[name]
+            return recipe if known == "invariant" else replace(recipe, name=f"{name}-{known}", positions=positions)
+    raise InvalidInput(f"must be one of {', '.join(POSITIONS)}, got {numerics!r:.80}", field="numerics")

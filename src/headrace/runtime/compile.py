@@ -16,12 +16,13 @@ import numpy.typing as npt
 from headrace.compiler.codegen.arrays import Array
 from headrace.compiler.codegen.program import ProgramSource, generate
 from headrace.compiler.constants import fold_constants
-from headrace.compiler.egraph import ClassId, ENode, cheapest
+from headrace.compiler.egraph import cheapest
 from headrace.compiler.interpret import bind
-from headrace.compiler.ir import BITS, ELEMENTWISE, FLOATS, DType, Graph, Kind, Op, Part, Program
+from headrace.compiler.ir import BITS, DType, Graph, Part, Program
 from headrace.compiler.rules.climb import climb
 from headrace.compiler.rules.cost import CostModel
-from headrace.compiler.rules.facts import INDEX, RUNTIME
+from headrace.compiler.rules.facts import INDEX
+from headrace.compiler.rules.forms import ForRecipe, ForSchedule
 from headrace.compiler.rules.optimize import explore
 from headrace.compiler.rules.program import Assumptions, Blocks
 from headrace.compiler.schedule.plan import RAGGED_TILE
@@ -35,15 +36,8 @@ from headrace.quant.recipes import Recipe
 from headrace.quant.weights import WeightSource, load_weight, stored_formats
 from headrace.runtime.state_layout import PAGE_TOKENS
 
-BLOCK_TOKENS = 256
-BLOCKS = Blocks("S", BLOCK_TOKENS, "NB")
 # What costs are counted with: a step that decodes some sequences and prefills one.
-TYPICAL = {"T": 64, "B": 8, "S": 4096, "NB": 16, "P": 256, "N": 1024, "R": 8}
-
-# What it costs to select from a weight that is computed rather than stored, or to add up codes as floats: such work
-# may stay in the program if it is cheaper there, and then must have the form that there are instructions for.
-FOR_WEIGHTS = 1e3
-FORBIDDEN = 1e18  # not infinite: classes that only a forbidden node computes are looked at too, though not taken
+TYPICAL = {"T": 64, "B": 8, "S": 4096, "P": 256, "N": 1024, "R": 8}
 
 Report = Callable[[str], None]
 
@@ -54,6 +48,7 @@ class PreparedModel:
 
     Attributes:
         program: The graphs.
+        positions: Positions of a block of attention; a step has to say how many blocks its longest sequence has.
         extents: Of each weight, the lengths of its axes.
         made: Weights that are computed from others, and how.
         sources: How the others are got from the checkpoint.
@@ -62,6 +57,7 @@ class PreparedModel:
     """
 
     program: Unscheduled
+    positions: int
     extents: Mapping[str, Mapping[str, int]]
     made: Mapping[str, Graph]
     sources: Mapping[str, WeightSource]
@@ -128,11 +124,11 @@ def prepare_model(
     report("capturing the model")
     captured = capture_model(skeleton(checkpoint))
     work = _Work()
-    assumptions = Assumptions(indices={"positions": "position"}, blocks=(BLOCKS,))
+    assumptions = Assumptions(indices={"positions": "position"}, blocks=(Blocks("S", recipe.positions, "NB"),))
     report("rewriting")
     plain = Program(tuple(_rewritten(part, assumptions, work, prepare=True) for part in captured.program.parts))
     prepared = apply_recipe(plain, recipe, stored_formats(checkpoint), captured.dims)
-    maxima = {"NB": -(-spec.context_length // BLOCK_TOKENS), "P": -(-spec.context_length // PAGE_TOKENS)}
+    maxima = {"NB": -(-spec.context_length // recipe.positions), "P": -(-spec.context_length // PAGE_TOKENS)}
     parts = []
     for part in prepared.program.parts:
         folded = fold_constants(_rewritten(part, assumptions, work).graph)
@@ -144,7 +140,9 @@ def prepare_model(
         }
         parts.append(Part(part.name, folded.graph, part.repeats))
     program = Unscheduled(tuple(parts), maxima, PAGE_TOKENS)
-    return PreparedModel(program, work.extents, work.made, prepared.sources, captured.constants, work.rules)
+    return PreparedModel(
+        program, recipe.positions, work.extents, work.made, prepared.sources, captured.constants, work.rules
+    )
 
 
 def schedule_model(prepared: PreparedModel, genome: Genome = DEFAULT) -> CompiledModel:
@@ -166,55 +164,17 @@ def schedule_model(prepared: PreparedModel, genome: Genome = DEFAULT) -> Compile
 
 def _rewritten(part: Part, assumptions: Assumptions, work: _Work, prepare: bool = False) -> Part:
     explored = explore(part.graph, assumptions)
-    model = CostModel(explored.graph, TYPICAL)
-    cost = _Preparing(model) if prepare else _Finishing(model)
+    sizes = dict(TYPICAL)
+    for cut in assumptions.blocks:
+        sizes = cut.of(sizes)
+    model = CostModel(explored.graph, sizes)
+    cost = ForRecipe(model) if prepare else ForSchedule(model)
     choice = climb(
         explored.graph, cheapest(explored.space, cost), cost, lambda eclass: explored.graph.facts(eclass).level > INDEX
     )
     for rule, count in explored.reasons(choice).items():
         work.rules[rule] = work.rules.get(rule, 0) + count
     return Part(part.name, explored.read(choice), part.repeats)
-
-
-@dataclass(frozen=True, slots=True)
-class _Preparing:
-    """Costs before a recipe is applied: weights stay as they are stored, and long folds are cut into blocks."""
-
-    model: CostModel
-
-    def __call__(self, eclass: ClassId, node: ENode) -> float:
-        graph = self.model.graph
-        if node.head.op in ELEMENTWISE and INDEX < graph.facts(eclass).level < RUNTIME:
-            return FORBIDDEN
-        if node.head.op == Op.FOLD and graph.axes[str(node.head.attrs[1])].extent in graph.blocks:
-            return FORBIDDEN
-        return _Finishing(self.model)(eclass, node)
-
-
-@dataclass(frozen=True, slots=True)
-class _Finishing:
-    """Costs of what is scheduled: states and weights are read where they lie, and changed after that."""
-
-    model: CostModel
-
-    def __call__(self, eclass: ClassId, node: ENode) -> float:
-        graph = self.model.graph
-        if node.head.op in ELEMENTWISE and any(self._state(child) for child in node.children):
-            return FORBIDDEN
-        cost, facts = self.model(eclass, node), graph.facts(eclass)
-        if INDEX < facts.level < RUNTIME:
-            computed = node.head.op == Op.GATHER and not self._input(node.children[0])
-            in_floats = node.head.op == Op.FOLD and facts.dtype in FLOATS
-            cost += FOR_WEIGHTS if computed or in_floats else 0.0
-        return cost
-
-    def _state(self, eclass: ClassId) -> bool:
-        graph = self.model.graph
-        names = [str(n.head.attrs[0]) for n in graph.nodes(eclass) if n.head.op == Op.INPUT]
-        return any(graph.source.inputs[name].kind is Kind.STATE for name in names)
-
-    def _input(self, eclass: ClassId) -> bool:
-        return any(n.head.op == Op.INPUT for n in self.model.graph.nodes(eclass))
 
 
 def page_of(arrays: Iterable[Array]) -> tuple[int, tuple[int, ...]]:

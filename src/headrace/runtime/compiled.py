@@ -18,7 +18,7 @@ from headrace.models.spec import ModelSpec
 from headrace.quant.recipes import Recipe
 from headrace.runtime.artifacts import open_model, open_weights
 from headrace.runtime.batch import Batch, BatchQueue, StepOutput, Ticket, TokenLogprobs, whole_prompt
-from headrace.runtime.compile import BLOCK_TOKENS, CompiledModel
+from headrace.runtime.compile import CompiledModel
 from headrace.runtime.native_program import SLACK, Bound, NativeProgram, Tiles, aligned
 from headrace.runtime.native_sampler import Drawn, NativeSampler
 from headrace.runtime.packed_weights import Directory, Progress, addresses
@@ -244,7 +244,7 @@ class CompiledExecutor:
             "N": self.pages,
             "P": used,
             "S": used * PAGE_TOKENS,
-            "NB": -(-longest // BLOCK_TOKENS),
+            "NB": -(-longest // self._loaded.model.prepared.positions),
             "R": 0,
         }
         return _Step(sizes, bound, tiles)

@@ -19,7 +19,7 @@ from headrace.compiler.ir import BITS, DType, Kind, Part, Program
 from headrace.compiler.native.pool import ThreadPool
 from headrace.compiler.search.bound import Workload
 from headrace.compiler.search.choices import merged
-from headrace.runtime.compile import BLOCK_TOKENS, PreparedModel
+from headrace.runtime.compile import PreparedModel
 from headrace.runtime.compiled import tiles_of
 from headrace.runtime.native_program import SLACK, StepTables, Tiles, aligned
 from headrace.runtime.packed_weights import stored_bits, weight_value, write
@@ -47,11 +47,12 @@ class Batch:
     pages: slice
 
 
-def batch_of(load: Workload, row_pages: int, vocab: int, first_page: int = 0) -> Batch:
+def batch_of(load: Workload, positions: int, row_pages: int, vocab: int, first_page: int = 0) -> Batch:
     """Random tokens for a workload, its sequences' pages in any order.
 
     Args:
         load: How many tokens.
+        positions: See ``PreparedModel``.
         row_pages: Columns of the table of pages.
         vocab: Tokens that there are.
         first_page: Where its pages begin in the arena.
@@ -77,7 +78,7 @@ def batch_of(load: Workload, row_pages: int, vocab: int, first_page: int = 0) ->
         "select": offsets[1:] - 1,
     }
     sizes = {"T": total, "B": rows, "N": first_page + pages, "P": most, "S": most * PAGE_TOKENS, "R": rows}
-    sizes["NB"] = -(-longest // BLOCK_TOKENS)
+    sizes["NB"] = -(-longest // positions)
     return Batch(
         sizes,
         {name: _roomy(values) for name, values in arguments.items()},

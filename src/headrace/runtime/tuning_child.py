@@ -135,10 +135,11 @@ class Child:
         model = read_kept(Path(about.prepared), PreparedModel)
         if model is None:
             return {"error": f"{about.prepared} cannot be read"}
+        self.positions = model.positions
         self.batches: list[Batch] = []
         pages = 0
         for load in about.loads:
-            self.batches.append(batch_of(load, about.row_pages, about.vocab, pages))
+            self.batches.append(batch_of(load, model.positions, about.row_pages, about.vocab, pages))
             pages = self.batches[-1].pages.stop
         arena = Arena(about.states, about.offsets, about.page_bytes, pages)
         self.before = arena.pages[self.batches[0].pages].copy()
@@ -232,7 +233,8 @@ class Child:
 
     def agree(self, message: Message) -> Message:
         """Compare a few layers of a program with the interpreter; the largest error over the largest logit."""
-        batch = batch_of(Workload("small", ((0, 5), (0, 3), (0, 1))), self.about.row_pages, self.about.vocab)
+        small = Workload("small", ((0, 5), (0, 3), (0, 1)))
+        batch = batch_of(small, self.positions, self.about.row_pages, self.about.vocab)
         before = self.bench.repeats
         self.bench.repeats = tuple(min(count, 2 - count % 2) for count in before)  # odd or even, as before
         held = self.bench.arena.pages[batch.pages].copy()

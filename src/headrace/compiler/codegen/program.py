@@ -71,10 +71,7 @@ def head(symbols: Sequence[str]) -> list[str]:
 
 
 STEP = """
-#ifndef GRAINS
-#define GRAINS 4  // shares of a stage's tasks for each thread, at least
-#endif
-#define GRAIN_TASKS 8  // tasks in a share where there are many
+#define ROUNDS 6  // shares in a stretch, at most
 typedef struct {
     const int64_t *sizes;           // values of the symbols
     const void *const *weights;     // repetition by repetition
@@ -92,11 +89,23 @@ typedef struct {
     int64_t first_part, last_part;  // which parts run: from the first, to the one before the last
     int64_t *spent;                 // nanoseconds in each of the stages, of the first thread; or null
 } hr_step;
+typedef struct {
+    int64_t begin, end;
+} hr_share;
 
-// Into how many shares tasks are cut, each for one thread: neighbours read neighbouring weights. As many for each,
-// and so many that threads end together.
-HR_INLINE int64_t hr_shares(int64_t tasks, int64_t threads) {
-    return hr_smaller(tasks, threads * hr_larger(GRAINS, tasks / (threads * GRAIN_TASKS)));
+// Tasks are cut into a stretch for each thread, and a stretch into shares: half of it, half of the rest, and so on.
+// Claims go from stretch to stretch. So a thread that keeps up stays in one and reads weights from one place after the
+// other, which memory is fastest at; one that is late leaves its last shares to others.
+HR_INLINE int64_t hr_rounds(int64_t tasks, int64_t threads) {
+    const int64_t longest = hr_steps(tasks, threads);
+    int64_t rounds = 1;
+    while (rounds < ROUNDS && longest >> rounds) rounds++;
+    return rounds;
+}
+HR_INLINE hr_share hr_share_of(int64_t claim, int64_t tasks, int64_t threads, int64_t rounds) {
+    const int64_t stretch = claim % threads, round = claim / threads;
+    const int64_t begin = stretch * tasks / threads, end = (stretch + 1) * tasks / threads, size = end - begin;
+    return (hr_share){end - (size >> round), round + 1 < rounds ? end - (size >> (round + 1)) : end};
 }
 HR_INLINE int64_t hr_now(void) {
     struct timespec t;

@@ -57,15 +57,18 @@ class PartWriter(NestFunctions):
         if common:
             lines += self._prologue(stage, rows)
         lines += [
-            "    const int64_t tasks = tiles * share, claims = hr_shares(tasks, s->threads);",
+            "    const int64_t tasks = tiles * share, rounds = hr_rounds(tasks, s->threads);",
             "    int64_t ready = -1;",
-            "    for (int64_t claim; (claim = hr_claim(at, claims)) >= 0;)",
-            "    for (int64_t task = claim * tasks / claims, to = (claim + 1) * tasks / claims; task < to; task++) {",
-            "        const int64_t tile = task / share;",
-            "        int64_t rest = task % share;",
-            f"        const int64_t {', '.join(where)};",
+            "    for (int64_t claim; (claim = hr_claim(at, rounds * s->threads)) >= 0;) {",
+            "        const hr_share mine = hr_share_of(claim, tasks, s->threads, rounds);",
+            "        for (int64_t task = mine.begin; task < mine.end; task++) {",
         ]
-        lines += self._scratch(stage, pointers)
+        task = [
+            "const int64_t tile = task / share;",
+            "int64_t rest = task % share;",
+            f"const int64_t {', '.join(where)};",
+            *self._scratch(stage, pointers),
+        ]
         body: list[str] = []
         if stage.prologue:
             calls = self._run(stage.prologue, stage)
@@ -74,8 +77,8 @@ class PartWriter(NestFunctions):
         for group, share in zip(stage.groups, shares, strict=bool(stage.groups)):
             body += [f"if (rest < {share}) {{", *(f"    {x}" for x in self._task(group, stage)), "    continue;", "}"]
             body += [f"rest -= {share};"]
-        lines += [f"        {line}" for line in body]
-        return [*lines, "        (void)rest, (void)segment, (void)end;", "    }", "}", ""]
+        task += [*body, "(void)rest, (void)segment, (void)end;"]
+        return [*lines, *(f"            {line}" for line in task), "        }", "    }", "}", ""]
 
     def _common(self, stage: StagePlan) -> list[int]:
         """What a prologue leaves, if all of it may lie where all threads see it."""
@@ -153,7 +156,7 @@ class PartWriter(NestFunctions):
                 shift = f" - (uintptr_t)begin * {size}" if rows else ""
                 own = f"(char *)((uintptr_t)scratch + {offset}{shift})"
                 where = f"common ? {self.common[at]} : {own}" if at in common else own
-                lines.append(f"        char *const {name} = {where};")
+                lines.append(f"char *const {name} = {where};")
                 offset += _round(size * (stage.row_tile if rows else 1))
         for nest in stage.nests():
             for at, size in self.memo(nest).items():
