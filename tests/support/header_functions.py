@@ -12,12 +12,22 @@ from headrace.compiler.native.cpu import cpu_features
 FORMS = {
     "plain": ("-O2",),
     "avx2": ("-O2", "-mavx2", "-mfma", "-mf16c", "-mno-avx512f"),
-    "avx512": ("-O2", "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512vnni", "-mavx512bf16", "-mf16c", "-mfma"),
+    "avx512": (
+        "-O2",
+        "-mavx512f",
+        "-mavx512bw",
+        "-mavx512dq",
+        "-mavx512vl",
+        "-mavx512vnni",
+        "-mavx512bf16",
+        "-mf16c",
+        "-mfma",
+    ),
 }
 NEEDS = {
     "plain": set(),
     "avx2": {"avx2", "fma", "f16c"},
-    "avx512": {"avx512f", "avx512bw", "avx512vl", "avx512_vnni", "avx512_bf16", "f16c", "fma"},
+    "avx512": {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni", "avx512_bf16", "f16c", "fma"},
 }
 UNARY = ("exp2", "log2", "sin", "sqrt", "recip", "round_bf16", "round_f16", "round_f32")
 BINARY = ("max_f", "mod_f")
@@ -99,6 +109,7 @@ class Functions:
     """``call("exp2", x)`` runs an array through a function."""
 
     def __init__(self, form):
+        self.form = form
         source = Source("header", text(), ((HEADER.name, HEADER.read_text()),), FORMS[form])
         self.library = Builder().load(source)
 

@@ -140,13 +140,13 @@ HR_INLINE f32x16 hr_max_f(f32x16 a, f32x16 b) { return hr_select_f((a > b) | (a 
 // 2^x: the whole part goes to the exponent, the rest, from -1/2 to 1/2, through a polynomial of degree 6 that
 // is exact at 0 and elsewhere off by no more than a fraction 2e-09; with all rounding the error is below 1.01 ulp.
 HR_INLINE f32x16 hr_exp2(f32x16 x) {
-    const f32x16 low = hr_splat_f32(-160.0f), high = hr_splat_f32(160.0f);
-#if defined(__AVX512F__)  // of two numbers one of which is none, these give the second
-    const f32x16 inside = (f32x16)_mm512_max_ps((__m512)low, _mm512_min_ps((__m512)high, (__m512)x));
+#if defined(__AVX512DQ__)  // of an infinity the rest is 0
+    const f32x16 whole = hr_round_f32(x), rest = (f32x16)_mm512_reduce_ps((__m512)x, 8);
 #else
+    const f32x16 low = hr_splat_f32(-160.0f), high = hr_splat_f32(160.0f);
     const f32x16 inside = hr_select_f(x < low, low, hr_select_f(high < x, high, x));
-#endif
     const f32x16 whole = hr_round_f32(inside), rest = inside - whole;
+#endif
     f32x16 y = hr_splat_f32(0.00015353362f);
     y = hr_fma(y, rest, hr_splat_f32(0.0013398875f));
     y = hr_fma(y, rest, hr_splat_f32(0.00961843692f));
@@ -197,11 +197,18 @@ HR_ACROSS(hr_sum_i32, i32x16, int32_t, hr_add_i_1)
 
 HR_INLINE uint32_t hr_bits(float x) { uint32_t b; memcpy(&b, &x, 4); return b; }
 HR_INLINE float hr_float(uint32_t b) { float x; memcpy(&x, &b, 4); return x; }
+// The processor's own instructions take numbers below the least normal one for 0.
 HR_INLINE float hr_round_bf16_1(float x) {
     const uint32_t b = hr_bits(x);
+#if defined(__AVX512BF16__)
+    if (!(b & 0x7F800000)) return hr_float(b & 0x80000000u);
+#endif
     return x != x ? hr_float(b | 0x400000) : hr_float((b + 0x7FFF + (b >> 16 & 1)) & 0xFFFF0000u);
 }
 HR_INLINE f32x16 hr_round_bf16(f32x16 x) {
+#if defined(__AVX512BF16__)
+    return (f32x16)_mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh((__m512)x)), 16);
+#endif
     const i32x16 b = (i32x16)x;
     const i32x16 rounded = (b + 0x7FFF + (b >> 16 & 1)) & (int32_t)0xFFFF0000;
 #if defined(__AVX512F__)
@@ -265,7 +272,10 @@ HR_INLINE i32x16 hr_load_bool(const void *p, int64_t at) { return hr_load_u8(p, 
 
 HR_INLINE void hr_store_f32(void *p, int64_t at, f32x16 x) { *(f32x16 *)((float *)p + at) = x; }
 HR_INLINE void hr_store_bf16(void *p, int64_t at, f32x16 x) {
-#if defined(__AVX512F__)
+#if defined(__AVX512BF16__)  // of what is rounded already the same
+    _mm256_storeu_si256((void *)((uint16_t *)p + at), (__m256i)_mm512_cvtneps_pbh((__m512)x));
+    return;
+#elif defined(__AVX512F__)
     const __m512i upper = _mm512_srli_epi32((__m512i)x, 16);
     _mm256_storeu_si256((void *)((uint16_t *)p + at), _mm512_cvtepi32_epi16(upper));
     return;
