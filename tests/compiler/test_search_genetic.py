@@ -8,8 +8,9 @@ import pytest
 from landscapes import Landscape, best_value, crashes_sometimes, space
 
 from headrace.compiler.search.genes import DEFAULT, Gene, GeneSpace
-from headrace.compiler.search.genetic import Baseline, Confirmation, Search, Settings, Trial, accepted
+from headrace.compiler.search.genetic import Search, accepted
 from headrace.compiler.search.record import InvalidRecord, Recorder, Replayer, read_record, settings_of
+from headrace.compiler.search.trials import Baseline, Confirmation, Settings, Trial
 
 WEIGHTS = (0.5, 0.5)
 

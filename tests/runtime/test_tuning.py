@@ -17,15 +17,18 @@ from headrace.compiler.search.bound import rates_of
 from headrace.compiler.search.choices import gene_space
 from headrace.compiler.search.database import Entry, TuningDatabase
 from headrace.compiler.search.genes import DEFAULT
-from headrace.compiler.search.genetic import Confirmation, Search
+from headrace.compiler.search.genetic import Search
 from headrace.compiler.search.record import read_record
+from headrace.compiler.search.trials import Confirmation
 from headrace.errors import InvalidInput
 from headrace.models.families import load_spec
 from headrace.models.opening import open_checkpoint
 from headrace.quant.recipes import recipe_named
-from headrace.runtime import artifacts, measurer, tuning
+from headrace.runtime import artifacts
+from headrace.runtime.tuning import measurer, pieces
+from headrace.runtime.tuning import tune as tuning
 from headrace.runtime.artifacts import open_model, open_prepared, program_key, tuned_genome, tuning_key
-from headrace.runtime.tuning import TuneOptions, replay_search, tune
+from headrace.runtime.tuning.tune import TuneOptions, replay_search, tune
 
 RECIPE = recipe_named("bf16")
 
@@ -227,7 +230,7 @@ def test_hostile_candidates_are_rejected_and_the_search_goes_on(model, tmp_path,
     accept(monkeypatch)
     monkeypatch.setattr(tuning, "Settings", lambda *a, **k: _Settings(*a, **{"population": 6, "patience": 1, **k}))
     kinds = itertools.chain([""], itertools.cycle(HOSTILE.values()))  # the default is not hostile
-    real = measurer.region_source
+    real = pieces.region_source
 
     def source(region):
         found = real(region)
@@ -238,7 +241,7 @@ def test_hostile_candidates_are_rejected_and_the_search_goes_on(model, tmp_path,
         text = "#include <stdlib.h>\n" + found.text.replace(mark, mark + next(kinds))
         return Source(found.name, text, found.headers, found.flags)
 
-    monkeypatch.setattr(measurer, "region_source", source)
+    monkeypatch.setattr(pieces, "region_source", source)
     found = search(model, tmp_path)
     space = gene_space(open_prepared(*model, RECIPE)[0].program)
     chosen = {space.genes[name].block for name, _ in found.genome.values}

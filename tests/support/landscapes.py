@@ -3,7 +3,7 @@
 import math
 
 from headrace.compiler.search.genes import Gene, GeneSpace
-from headrace.compiler.search.genetic import PRUNED, Baseline, Confirmation, Trial
+from headrace.compiler.search.trials import PRUNED, Baseline, Confirmation, Trial
 
 WORKLOADS = 2
 

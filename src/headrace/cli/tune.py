@@ -23,8 +23,9 @@ from headrace.cli.options import (
 
 if TYPE_CHECKING:
     from headrace.compiler.search.bound import Rates
-    from headrace.compiler.search.genetic import Progress
-    from headrace.runtime.tuning import Report, TuneReport
+    from headrace.compiler.search.trials import Progress
+    from headrace.runtime.tuning.report import TuneReport
+    from headrace.runtime.tuning.tune import Report
 
 
 class Purpose(StrEnum):
@@ -68,8 +69,8 @@ def tune(
     from headrace.models.hub import resolve
     from headrace.models.opening import open_checkpoint
     from headrace.quant.recipes import recipe_named
-    from headrace.runtime.tuning import TuneOptions, replay_search
-    from headrace.runtime.tuning import tune as search
+    from headrace.runtime.tuning.tune import TuneOptions, replay_search
+    from headrace.runtime.tuning.tune import tune as search
 
     numbers = recipe_named(recipe, numerics.value)
     options = TuneOptions(seconds=seconds, purpose=purpose.value, threads=threads, seed=seed, record=record)

@@ -19,7 +19,7 @@ from typing import Any, TextIO, TypeVar
 import msgspec
 
 from headrace.compiler.search.genes import GeneSpace, Genome
-from headrace.compiler.search.genetic import Baseline, Confirmation, Measurer, Settings, Trial
+from headrace.compiler.search.trials import Baseline, Confirmation, Measurer, Settings, Trial
 from headrace.errors import HeadraceError
 
 VERSION = 1

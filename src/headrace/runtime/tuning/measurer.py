@@ -6,22 +6,23 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
-from headrace.compiler.build import native_source, region_source
+from headrace.compiler.build import native_source
 from headrace.compiler.codegen.cone import CannotEmit
-from headrace.compiler.codegen.regions import Region, regions
-from headrace.compiler.native.build import Builder, Built
+from headrace.compiler.codegen.regions import Region
+from headrace.compiler.native.build import Builder
 from headrace.compiler.native.sandbox_process import Gone
 from headrace.compiler.native.toolchain import BuildFailed
+from headrace.compiler.schedule.plan import PartPlan
 from headrace.compiler.search.bound import Rates, Workload, stage_work, written_out
-from headrace.compiler.search.choices import Interface, blocks_of, schedule
 from headrace.compiler.search.genes import DEFAULT, GeneSpace, Genome
-from headrace.compiler.search.genetic import OK, PRUNED, Baseline, Confirmation, Trial, weighted
+from headrace.compiler.search.genetic import weighted
+from headrace.compiler.search.trials import OK, PRUNED, Baseline, Confirmation, Trial
 from headrace.errors import HeadraceError
 from headrace.runtime.compile import PreparedModel, schedule_model
-from headrace.runtime.tuning_child import BlockSpec, WholeSpec
-from headrace.runtime.tuning_process import Program, TrialProcess
+from headrace.runtime.tuning.child import BlockSpec, WholeSpec
+from headrace.runtime.tuning.pieces import Piece, Pieces
+from headrace.runtime.tuning.process import Program, TrialProcess
 
 SAMPLE_SECONDS = 0.12  # of a program on a workload, while breeding
 CONFIRM_SECONDS = 1.2  # in a confirmation
@@ -47,21 +48,8 @@ class TuningError(HeadraceError):
     """A search cannot be made: the default program itself does not run, or computes something else."""
 
 
-@dataclass(slots=True)
-class Piece:
-    """A choice for a block.
-
-    Attributes:
-        spec: Its library; None if there is none.
-        verdict: ``ok``; why it was rejected; or empty while it was not checked.
-    """
-
-    spec: BlockSpec | None = None
-    verdict: str = ""
-
-
 class NativeMeasurer:
-    """Measures programs of one model; see ``headrace.compiler.search.genetic.Measurer``.
+    """Measures programs of one model; see ``headrace.compiler.search.trials.Measurer``.
 
     Args:
         model: The model.
@@ -101,10 +89,7 @@ class NativeMeasurer:
         self.begin, self.seconds, self.library = begin, seconds, library
         self.deadline = seconds
         self.scales = [len(part.repeats) / count for part, count in zip(model.program.parts, repeats, strict=True)]
-        self.program = model.program
-        self.interface = Interface(model.program)
-        self.pieces: dict[Genome, dict[str, Piece]] = {}  # by a genome of one block, and that block
-        self.order: list[str] = []
+        self.pieces = Pieces(model.program, space, builder, self._pruned)
         self.digest = ""
         self.digests: dict[int, str] = {}
         self.bred: list[int] = []  # the loads that stand for the workloads while breeding
@@ -123,13 +108,10 @@ class NativeMeasurer:
         Raises:
             TuningError: It does not run, or differs from the interpreter.
         """
-        written = self._regions(DEFAULT)
-        self.order = [region.block for region in written]
         begin = self.clock()
-        self._compile([(DEFAULT, region) for region in written])
+        self.pieces.compile_default()
         self.whole_seconds = 1.5 * (self.clock() - begin)
-        for block in self.order:
-            piece = self.pieces[DEFAULT][block]
+        for piece in self.pieces.known[DEFAULT].values():
             if piece.spec is None:
                 raise TuningError(f"the default program cannot be compiled: {piece.verdict}")
             piece.verdict = OK
@@ -139,7 +121,7 @@ class NativeMeasurer:
             raise TuningError(f"the default program does not run: {gone.verdict}") from None
 
     def _measure_default(self) -> Baseline:
-        default = self._assembled({})
+        default = self.pieces.assembled({})
         found = self.process.check(default, LEAST_SECONDS * 6)
         self.digest = found["digest"]
         error = self.process.agree(default, LEAST_SECONDS * 12)
@@ -153,16 +135,20 @@ class NativeMeasurer:
             answer = self.process.time([default] * COPIES, at, rounds, self._patience(at, COPIES * rounds))
             self.digests[at] = answer["digests"][0]
             spent.append([self._by_block(ns, default) for ns in answer["ns"]])
-        self.best = [{b: statistics.median(c[b] for c in copies) for b in self.order} for copies in spent]
+        self.best = [{b: statistics.median(c[b] for c in copies) for b in self.pieces.order} for copies in spent]
         seconds = tuple(sum(blocks.values()) for blocks in self.best)
-        shares = {b: tuple(x[b] / total for x, total in zip(self.best, seconds, strict=True)) for b in self.order}
+        shares = {
+            b: tuple(x[b] / total for x, total in zip(self.best, seconds, strict=True)) for b in self.pieces.order
+        }
         measuring = CONFIRM_TURNS / 2 * sum(max(CONFIRM_SECONDS, CONFIRM_ROUNDS[0] * 2 * step) for step in seconds)
         reserve = self.whole_seconds + measuring + 2.0
         # A generation is timed when it is compiled; that takes about as long as a confirmation.
         self.deadline = self.seconds - reserve - measuring
         own = (next(n for n, load in enumerate(self.loads) if n and load.name == name) for name in self.names)
         full = tuple(s if at == n else self.steps[n] for n, at, s in zip(own, self.bred, seconds, strict=True))
-        return Baseline(seconds, shares, {b: self._costs(b, spent, shares[b]) for b in self.order}, reserve, full)
+        return Baseline(
+            seconds, shares, {b: self._costs(b, spent, shares[b]) for b in self.pieces.order}, reserve, full
+        )
 
     def _stand_in(self, name: str, default: Program) -> int:
         """The load that stands for a workload while breeding: the longest of its name that is quick enough."""
@@ -184,13 +170,13 @@ class NativeMeasurer:
     def evaluate(self, genomes: Sequence[Genome]) -> list[dict[str, Trial]]:
         """Write, prune, compile, check and time genomes."""
         for genome in genomes:
-            new = self._written(genome)
+            new = self.pieces.written(genome)
             if self.elapsed() < self.deadline:
-                self._compile(new)
+                self.pieces.compile(new)
             else:
                 for only, region in new:
-                    self.pieces[only][region.block].verdict = f"{PRUNED}the time is up"
-        parts = [self._parts(genome) for genome in genomes]
+                    self.pieces.known[only][region.block].verdict = f"{PRUNED}the time is up"
+        parts = [self.pieces.parts(genome) for genome in genomes]
         for mine in parts:
             self._check(mine)
         ratios = self._time([{b: p for b, p in mine.items() if p.verdict == OK} for mine in parts])
@@ -199,99 +185,21 @@ class NativeMeasurer:
             found.append(
                 {b: Trial(OK, measured[b]) if p.verdict == OK else Trial(p.verdict) for b, p in sorted(mine.items())}
             )
-        used = {p.spec.key for mine in parts for p in mine.values() if p.spec and p.verdict == OK}
-        self.process.forget([p.spec.key for known in self.pieces.values() for p in known.values()
-                             if p.spec and p.spec.key not in used and known is not self.pieces[DEFAULT]])  # fmt: skip
+        self.process.forget(self.pieces.unused([p for mine in parts for p in mine.values() if p.verdict == OK]))
         return found
 
-    def _parts(self, genome: Genome) -> dict[str, Piece]:
-        """The pieces of what a genome changes."""
-        found = {}
-        for block in self.order:
-            only = self.space.only(genome, block)
-            if only.values or not genome.values:
-                found[block] = self.pieces[only][block]
-        return found
-
-    def _written(self, genome: Genome) -> list[tuple[Genome, Region]]:
-        """The regions that are new in a genome; those that cannot be are noted as rejected."""
-        missing = {
-            block: only
-            for block in self.order
-            if (only := self.space.only(genome, block)).values and only not in self.pieces
-        }
-        if not missing:
-            return []
-        try:
-            written = self._regions(genome)
-        except CannotEmit as error:
-            if len(missing) == 1 and self.space.only(genome, next(iter(missing))) == genome:
-                ((block, only),) = missing.items()
-                self.pieces[only] = {block: Piece(verdict=f"cannot be written: {error}")}
-                return []
-            return [region for only in missing.values() for region in self._written(only)]
-        found = []
-        for region in written:
-            only = missing.get(region.block, DEFAULT)
-            if only.values and only not in self.pieces:
-                self.pieces[only] = {region.block: Piece()}
-                found.append((only, region))
-        return self._worth_it(genome, found)
-
-    def _regions(self, genome: Genome) -> list[Region]:
-        """All regions of a genome.
-
-        Raises:
-            CannotEmit: There is no code for it, or its blocks cannot be put together with others'.
-        """
-        planned = schedule(self.program, genome)
-        if not self.interface.fits(planned):
-            raise CannotEmit("it changes what blocks share")
-        written = regions(planned, blocks_of(self.program, planned))
-        if any(r.stages != tuple(range(r.stages[0], r.stages[0] + len(r.stages))) for r in written):
-            raise CannotEmit("its stages are not in a row")
-        return written
-
-    def _worth_it(self, genome: Genome, found: list[tuple[Genome, Region]]) -> list[tuple[Genome, Region]]:
-        """Without those whose lower bound says that they cannot beat the default."""
-        planned = schedule(self.program, genome)
-        kept = []
-        for only, region in found:
-            part, plan = planned[region.part]
-            gain = 0.0
-            for weight, at, best in zip(self.weights, self.bred, self.best, strict=True):
-                least = sum(
-                    stage_work(plan, plan.stages[n], self.loads[at]).times(len(part.repeats)).seconds(self.rates)
-                    for n in region.stages
-                )
-                gain += weight * math.log(max(least, 1e-12) / best[region.block])
-            wide = max((written_out(plan, nest) for n in region.stages for nest in plan.stages[n].nests()), default=0)
-            if wide > MOST_CODE:
-                self.pieces[only][region.block].verdict = f"{PRUNED}{wide} products would be written out"
-            elif gain > 0:
-                self.pieces[only][
-                    region.block
-                ].verdict = f"{PRUNED}it takes {math.exp(gain):.2f} times as long at least"
-            else:
-                kept.append((only, region))
-        return kept
-
-    def _compile(self, wanted: Sequence[tuple[Genome, Region]]) -> None:
-        sources = [region_source(region) for _, region in wanted]
-        for (only, region), built in zip(wanted, self.builder.build_all(sources), strict=True):
-            piece = self.pieces.setdefault(only, {}).setdefault(region.block, Piece())
-            if isinstance(built, Built):
-                name = only.fingerprint if only.values else "default"
-                piece.spec = BlockSpec(
-                    f"{region.block}:{name}",
-                    str(built.path),
-                    region.arrays,
-                    region.part,
-                    len(region.stages),
-                    region.ragged_tile,
-                )
-            else:
-                piece.verdict = f"does not compile: {str(built)[:300]}"
+    def _pruned(self, plan: PartPlan, region: Region) -> str:
+        """Why a region is not worth compiling: it is too long, or by its lower bound cannot beat the default."""
+        wide = max((written_out(plan, nest) for n in region.stages for nest in plan.stages[n].nests()), default=0)
+        if wide > MOST_CODE:
+            return f"{PRUNED}{wide} products would be written out"
+        times = len(self.model.program.parts[region.part].repeats)
+        gain = 0.0
+        for weight, at, best in zip(self.weights, self.bred, self.best, strict=True):
+            works = [stage_work(plan, plan.stages[n], self.loads[at]).times(times) for n in region.stages]
+            least = sum(work.seconds(self.rates) for work in works)
+            gain += weight * math.log(max(least, 1e-12) / best[region.block])
+        return f"{PRUNED}it takes {math.exp(gain):.2f} times as long at least" if gain > 0 else ""
 
     def _check(self, mine: dict[str, Piece]) -> None:
         """Judge what was not judged yet: all together, and one by one if that is not right."""
@@ -308,7 +216,7 @@ class NativeMeasurer:
 
     def _judged(self, pieces: dict[str, Piece]) -> str:
         try:
-            found = self.process.check(self._assembled(pieces), self._patience(0))
+            found = self.process.check(self.pieces.assembled(pieces), self._patience(0))
         except Gone as gone:
             return str(gone.verdict)
         return OK if found["digest"] == self.digest else WRONG
@@ -337,7 +245,7 @@ class NativeMeasurer:
         return found
 
     def _timed(self, programs: list[dict[str, Piece]]) -> list[dict[str, tuple[float, ...]]]:
-        all_of_them = [self._assembled({}), *(self._assembled(mine) for mine in programs)]
+        all_of_them = [self.pieces.assembled({}), *(self.pieces.assembled(mine) for mine in programs)]
         found: list[dict[str, list[float]]] = [{block: [] for block in mine} for mine in programs]
         for at in self.bred:
             rounds = self._rounds(at, SAMPLE_SECONDS, ROUNDS)
@@ -354,16 +262,10 @@ class NativeMeasurer:
     def _rounds(self, at: int, seconds: float, limits: tuple[int, int]) -> int:
         return max(limits[0], min(limits[1], int(seconds / max(self.steps[at], 1e-6))))
 
-    def _assembled(self, pieces: dict[str, Piece]) -> tuple[BlockSpec, ...]:
-        """A program of some pieces, default elsewhere."""
-        default = self.pieces[DEFAULT]
-        specs = [(pieces.get(block) or default[block]).spec for block in self.order]
-        return tuple(spec for spec in specs if spec is not None)
-
     def _by_block(self, ns: Sequence[int], program: Sequence[BlockSpec]) -> dict[str, float]:
         """Seconds of each block in a step, from nanoseconds of functions."""
         found, first = {}, 0
-        for block, spec in zip(self.order, program, strict=True):
+        for block, spec in zip(self.pieces.order, program, strict=True):
             taken = sum(ns[first : first + spec.stages]) / 1e9
             found[block] = max(1e-9, taken * self.scales[spec.part])
             first += spec.stages

@@ -20,12 +20,13 @@ from headrace.compiler.build import driver_source
 from headrace.compiler.native.build import Builder
 from headrace.compiler.native.cores import default_threads
 from headrace.compiler.native.cpu import cpu_features
-from headrace.compiler.search.bound import Rates, Workload, step_work
+from headrace.compiler.search.bound import Rates, Workload
 from headrace.compiler.search.choices import gene_space
 from headrace.compiler.search.database import Entry, Key, TuningDatabase
 from headrace.compiler.search.genes import GeneSpace, Genome
-from headrace.compiler.search.genetic import Measurer, Progress, Result, Search, Settings
+from headrace.compiler.search.genetic import Search
 from headrace.compiler.search.record import InvalidRecord, Recorder, Replayer, read_record, settings_of
+from headrace.compiler.search.trials import Measurer, Progress, Settings
 from headrace.errors import InvalidInput
 from headrace.models.checkpoint import Checkpoint
 from headrace.models.hub import cache_folder
@@ -35,21 +36,18 @@ from headrace.runtime.artifacts import open_prepared, program_key, tuned_genome,
 from headrace.runtime.compile import PreparedModel, schedule_model
 from headrace.runtime.compiled import library_name
 from headrace.runtime.kept_files import keep
-from headrace.runtime.measurer import NativeMeasurer
 from headrace.runtime.state_layout import PAGE_TOKENS
-from headrace.runtime.tuning_child import Opening
-from headrace.runtime.tuning_process import TrialProcess
+from headrace.runtime.tuning.child import Opening
+from headrace.runtime.tuning.loads import measured_repeats, workloads
+from headrace.runtime.tuning.measurer import NativeMeasurer
+from headrace.runtime.tuning.process import TrialProcess
+from headrace.runtime.tuning.report import TuneReport, summary
 
-CONTEXT = 200  # tokens of a sequence that decodes
-PREFILL = 512
-CHECKED = ((0, 5), (300, 1), (40, 13), (255, 3), (0, 1))  # (tokens before, tokens now): every kind of rest
-MOST_WEIGHT_BYTES = 2 << 30  # of larger models some layers stand for all
 PURPOSES = {
     "balanced": (0.25, 0.25, 0.25, 0.25),
     "decode": (0.3, 0.3, 0.3, 0.1),
     "prefill": (0.1, 0.1, 0.1, 0.7),
 }
-DECODES = (1, 8, 32)
 
 log = logging.getLogger(__name__)
 
@@ -77,46 +75,6 @@ class TuneOptions:
             raise InvalidInput(f"must be one of {', '.join(PURPOSES)}, not {self.purpose!r}", field="for")
         if not (self.seconds > 0 and math.isfinite(self.seconds)):
             raise InvalidInput(f"must be a positive number, got {self.seconds}", field="seconds")
-
-
-@dataclass(frozen=True, slots=True)
-class TunedWorkload:
-    """A workload, before and after.
-
-    Attributes:
-        name: Such as ``decode_b8``.
-        tokens: Of a step.
-        default: Seconds of a step by default.
-        tuned: With what was found.
-        limit: Seconds that no program can beat here; 0 if the limits are not known.
-    """
-
-    name: str
-    tokens: int
-    default: float
-    tuned: float
-    limit: float
-
-
-@dataclass(frozen=True, slots=True)
-class TuneReport:
-    """What a search brought.
-
-    Attributes:
-        workloads: Before and after.
-        genome: What was found; empty: the defaults stay.
-        choices: In words.
-        result: The search's own account.
-        kept: Where the database has it; empty: nowhere.
-        record: Where the search's record is; empty: nowhere.
-    """
-
-    workloads: tuple[TunedWorkload, ...]
-    genome: Genome
-    choices: tuple[str, ...]
-    result: Result
-    kept: str
-    record: str
 
 
 # Called with what is done, and how far the search is.
@@ -212,32 +170,6 @@ def rates_in(header: Mapping[str, Any]) -> Rates:
         raise InvalidRecord(f"the record's limits cannot be read: {error}") from None
 
 
-def workloads(context: int) -> tuple[tuple[Workload, ...], tuple[str, ...]]:
-    """What is checked and timed, and the names of the workloads; each prefill with shorter ones that may stand for it.
-
-    Args:
-        context: Most tokens of a sequence.
-    """
-    start, prompt = min(CONTEXT, context // 2), min(PREFILL, context)
-    checked = tuple((min(before, context - now), now) for before, now in CHECKED if now <= context)
-    decodes = [Workload(f"decode_b{count}", ((start, 1),) * count) for count in DECODES]
-    name = f"prefill_{prompt}"
-    prefills = [Workload(name, ((0, tokens),)) for tokens in (prompt, prompt // 2, prompt // 4) if tokens]
-    return (Workload("checked", checked), *decodes, *prefills), (*(load.name for load in decodes), name)
-
-
-def measured_repeats(prepared: PreparedModel) -> tuple[int, ...]:
-    """How often each part runs while breeding: as often as in a step, unless the weights take too much memory."""
-    total = step_work(prepared.program.parts, Workload("", ((0, 1),))).bytes
-    found = []
-    for part in prepared.program.parts:
-        count = len(part.repeats)
-        most = max(1, int(count * min(1.0, MOST_WEIGHT_BYTES / max(total, 1.0))))
-        # Parts hand values on in two buffers in turn: as many turns, odd or even, as in a step.
-        found.append(most if (count - most) % 2 == 0 else min(count, most + 1))
-    return tuple(found)
-
-
 def known(space: GeneSpace, genome: Genome) -> tuple[tuple[str, int], ...]:
     """A genome's choices as far as there are such genes."""
     return tuple((k, v) for k, v in genome.values if k in space.genes and v in space.genes[k].choices)
@@ -270,26 +202,6 @@ def open_record(path: Path | None, key: Key, stack: ExitStack) -> tuple[TextIO, 
             raise InvalidInput(f"{path} cannot be written: {error.strerror}", field="record") from None
         log.warning("the record of a search cannot be kept: %s", error)
         return io.StringIO(), ""
-
-
-def summary(
-    prepared: PreparedModel,
-    space: GeneSpace,
-    result: Result,
-    loads: tuple[Workload, ...],
-    names: tuple[str, ...],
-    rates: Rates,
-) -> TuneReport:
-    """A result with its limits and its choices in words."""
-    found = []
-    confirmed = result.confirmation
-    for n, name in enumerate(names):
-        load = next(load for load in loads[1:] if load.name == name)
-        before = confirmed.before[n] if confirmed else (result.baseline.full or result.baseline.seconds)[n]
-        after = confirmed.after[n] if confirmed else before
-        limit = step_work(prepared.program.parts, load).seconds(rates)
-        found.append(TunedWorkload(name, load.tokens, before, after, limit))
-    return TuneReport(tuple(found), result.genome, tuple(space.describe(result.genome)), result, "", "")
 
 
 def _opening(

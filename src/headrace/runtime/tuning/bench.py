@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,166 +13,13 @@ import numpy.typing as npt
 
 from headrace.compiler.codegen.arrays import Array, Inventory
 from headrace.compiler.codegen.layout import Layout
-from headrace.compiler.interpret import bind, run_program, storage
-from headrace.compiler.ir import BITS, DType, Kind, Part, Program
 from headrace.compiler.native.pool import ThreadPool
-from headrace.compiler.search.bound import Workload
 from headrace.compiler.search.choices import merged
 from headrace.runtime.compile import PreparedModel
 from headrace.runtime.compiled import tiles_of
 from headrace.runtime.native_program import SLACK, StepTables, Tiles, aligned
-from headrace.runtime.packed_weights import stored_bits, weight_value, write
-from headrace.runtime.state_layout import PAGE_TOKENS
-
-Load = Callable[[str], npt.NDArray[Any]]
-Ints = npt.NDArray[np.int32]
-KEEP_BYTES = 1 << 30  # of packed weights that nobody uses at present
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """A workload as a program wants it.
-
-    Attributes:
-        sizes: Values of the symbols.
-        arguments: int32, each with room behind it.
-        offsets: int32 [rows + 1], first token of each row.
-        pages: Of the arena, those that it reads and writes, and no other batch that reads what it did not write.
-    """
-
-    sizes: Mapping[str, int]
-    arguments: Mapping[str, Ints]
-    offsets: Ints
-    pages: slice
-
-
-def batch_of(load: Workload, positions: int, row_pages: int, vocab: int, first_page: int = 0) -> Batch:
-    """Random tokens for a workload, its sequences' pages in any order.
-
-    Args:
-        load: How many tokens.
-        positions: See ``PreparedModel``.
-        row_pages: Columns of the table of pages.
-        vocab: Tokens that there are.
-        first_page: Where its pages begin in the arena.
-    """
-    rng = np.random.default_rng(len(load.rows))
-    starts = np.array([start for start, _ in load.rows])
-    counts = np.array([count for _, count in load.rows])
-    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
-    total, rows = int(offsets[-1]), len(load.rows)
-    used = -(-(starts + counts) // PAGE_TOKENS)
-    pages = int(used.sum())
-    order = first_page + rng.permutation(pages)
-    table = np.zeros((rows, row_pages), np.int32)
-    for row, (first, count) in enumerate(zip(np.cumsum(used) - used, used, strict=True)):
-        table[row, :count] = order[first : first + count]
-    longest = int((starts + counts).max())
-    most = -(-longest // PAGE_TOKENS)
-    arguments: dict[str, npt.NDArray[Any]] = {
-        "tokens": rng.integers(0, vocab, total),
-        "positions": np.arange(total) + np.repeat(starts - offsets[:-1], counts),
-        "row": np.repeat(np.arange(rows), counts),
-        "page_rows": table.reshape(-1),
-        "select": offsets[1:] - 1,
-    }
-    sizes = {"T": total, "B": rows, "N": first_page + pages, "P": most, "S": most * PAGE_TOKENS, "R": rows}
-    sizes["NB"] = -(-longest // positions)
-    return Batch(
-        sizes,
-        {name: _roomy(values) for name, values in arguments.items()},
-        offsets,
-        slice(first_page, first_page + pages),
-    )
-
-
-def _roomy(values: npt.NDArray[Any]) -> Ints:
-    held = aligned(values.size * 4 + SLACK).view(np.int32)[: values.size]
-    held[:] = values
-    return held
-
-
-_Key = tuple[tuple[str, ...], Layout, DType | None, tuple[str, ...]]
-
-
-def _key(array: Array, repeats: tuple[str, ...]) -> _Key:
-    """What tells regions of weights apart: weights of one record have one."""
-    if not array.record:
-        return (array.name,), merged(array.layout), array.dtype, repeats
-    heads = Layout(array.layout.pieces[: array.layout.records[-1][0]])
-    return array.record, merged(heads), None, repeats
-
-
-class PackedWeights:
-    """The weights of a model, in each layout that some block wants; those of one name side by side.
-
-    Args:
-        model: Whose they are.
-        load: Reads a stored weight by its full name.
-    """
-
-    def __init__(self, model: PreparedModel, load: Load) -> None:
-        self._model, self._load = model, load
-        self._held: dict[_Key, tuple[npt.NDArray[np.uint8], int]] = {}
-        self._written: set[tuple[str, _Key]] = set()
-
-    def addresses(self, array: Array, repeats: tuple[str, ...]) -> list[int]:
-        """Where the weight is, repetition by repetition; packed now if it was not wanted before."""
-        key = _key(array, repeats)
-        size = array.layout.nbytes(array.dtype, self._model.extents[array.name])
-        if key not in self._held:
-            step = -(-(size + SLACK) // 64) * 64
-            self._held[key] = aligned(step * len(repeats)), step
-        block, step = self._held[key]
-        if (array.name, key) not in self._written:
-            self._written.add((array.name, key))
-            for n, repeat in enumerate(repeats):
-                write(block[n * step : n * step + size], array, self.value(array.name, repeat))
-        return [block.ctypes.data + n * step + array.offset for n in range(len(repeats))]
-
-    def sweep(self, wanted: Sequence[tuple[Array, tuple[str, ...]]]) -> None:
-        """Give back what is not wanted, if it is much."""
-        used = {_key(array, repeats) for array, repeats in wanted}
-        idle = [key for key in self._held if key not in used]
-        if sum(self._held[key][0].nbytes for key in idle) > KEEP_BYTES:
-            for key in idle:
-                del self._held[key]
-            self._written = {(name, key) for name, key in self._written if key in self._held}
-
-    def value(self, name: str, repeat: str) -> npt.NDArray[Any]:
-        """A weight of a repetition, not packed."""
-        return weight_value(name, repeat, self._model.made, self._load)
-
-
-class Arena:
-    """Pages of state, with random contents that are numbers.
-
-    Args:
-        states: The states' arrays, each with its layout in a page.
-        offsets: First byte in a page of each state, repetition by repetition.
-        page_bytes: Bytes of a page.
-        pages: How many.
-    """
-
-    def __init__(self, states: Sequence[Array], offsets: Sequence[int], page_bytes: int, pages: int) -> None:
-        self.page_bytes = page_bytes
-        self.raw = aligned(page_bytes * pages + SLACK)
-        self.pages = self.raw[: page_bytes * pages].reshape(pages, page_bytes)
-        self._places = {(state.name, n % len(states)): state for n, state in enumerate(states)}
-        self._names, self._offsets = [state.name for state in states], offsets
-        for n, begin in enumerate(offsets):
-            end = offsets[n + 1] if n + 1 < len(offsets) else page_bytes
-            self._fill(states[n % len(states)], begin, end)
-
-    def _fill(self, state: Array, begin: int, end: int) -> None:
-        """One page's worth for all pages: what is in it does not matter, as long as it is no NaN."""
-        count = (end - begin) * 8 // BITS[state.dtype]
-        values = np.random.default_rng(begin).standard_normal(count).astype(np.float32)
-        self.pages[:, begin:end] = stored_bits(values, state.dtype).view(np.uint8)
-
-    def address(self, name: str, repeat: int) -> int:
-        """Where a state's share of the first page is."""
-        return self.raw.ctypes.data + self._offsets[repeat * len(self._names) + self._names.index(name)]
+from headrace.runtime.tuning.loads import Batch
+from headrace.runtime.tuning.memory import Arena, Load, PackedWeights
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,43 +213,3 @@ def spent(taken: npt.NDArray[np.int64], blocks: Sequence[Block], repeats: Sequen
 def _no_tiles() -> Tiles:
     none = np.zeros(1, np.int32)
     return Tiles(none[:0], none[:0], none[:0])
-
-
-def interpreted(
-    model: PreparedModel, weights: PackedWeights, batch: Batch, repeats: Sequence[int]
-) -> npt.NDArray[np.float32]:
-    """The logits of a batch whose states begin as zeros, by the interpreter; float32 [rows, vocab].
-
-    Args:
-        model: The program.
-        weights: Its weights.
-        batch: What to compute.
-        repeats: How often each part runs.
-    """
-    parts = [
-        Part(part.name, part.graph, part.repeats[:count])
-        for part, count in zip(model.program.parts, repeats, strict=True)
-    ]
-    inputs: dict[str, npt.NDArray[Any]] = {}
-    for part in parts:
-        extents = {name: axis.extent for name, axis in part.graph.axes.items()}
-        for declared in part.graph.inputs.values():
-            shape = [e if isinstance(e := extents[a], int) else batch.sizes[e] for a in declared.type.axes]
-            for repeat in part.repeats:
-                name = bind(declared.state or declared.name, repeat)
-                if declared.kind is Kind.WEIGHT:
-                    inputs[name] = weights.value(declared.name, repeat)
-                elif declared.kind is Kind.ARGUMENT:
-                    inputs[name] = _shaped(batch.arguments[declared.name], shape)
-                elif declared.kind is Kind.STATE:
-                    inputs[name] = np.zeros(shape, storage(declared.type.dtype))
-    found = run_program(Program(tuple(parts)), inputs, batch.sizes)["logits"]
-    return np.asarray(found, np.float32)
-
-
-def _shaped(values: Ints, shape: Sequence[int]) -> Ints:
-    """An argument as the interpreter takes it: of a table whose rows have room, what is used."""
-    if len(shape) < 2:
-        return values
-    wide = values.reshape(shape[0], -1)
-    return wide[:, : math.prod(shape[1:])].reshape(shape)

@@ -1,6 +1,6 @@
 """The process in which programs are tried. Started by ``tuning.py``.
 
-    python -m headrace.runtime.tuning_child SOCKET
+    python -m headrace.runtime.tuning.child SOCKET
 
 It reads one JSON object a line from the socket and answers one to each, as ``compiler/native/sandbox_child.py`` does.
 Whatever a program does to this process, the parent sees it by the socket or by the clock.
@@ -32,7 +32,10 @@ from headrace.errors import HeadraceError
 from headrace.models.opening import open_checkpoint
 from headrace.runtime.compile import PreparedModel
 from headrace.runtime.kept_files import read_kept
-from headrace.runtime.trial import Arena, Batch, Bench, Block, batch_of, interpreted, spent
+from headrace.runtime.tuning.bench import Bench, Block, spent
+from headrace.runtime.tuning.loads import Batch, batch_of
+from headrace.runtime.tuning.memory import Arena
+from headrace.runtime.tuning.oracle import interpreted
 
 ROOM_SECONDS = 5.0  # beyond what the parent waits, until an endless loop is ended without it
 

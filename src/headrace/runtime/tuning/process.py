@@ -11,11 +11,11 @@ import msgspec
 
 from headrace.compiler.native.sandbox_process import ChildProcess, Gone
 from headrace.compiler.native.verdict import Unbuilt
-from headrace.runtime.tuning_child import BlockSpec, Opening, WholeSpec
+from headrace.runtime.tuning.child import BlockSpec, Opening, WholeSpec
 
 OPEN_SECONDS = 120.0  # reading and packing a model's weights
 LOAD_SECONDS = 60.0
-PROGRAM = (sys.executable, "-m", "headrace.runtime.tuning_child")
+PROGRAM = (sys.executable, "-m", "headrace.runtime.tuning.child")
 
 Program = tuple[BlockSpec, ...] | WholeSpec
 

@@ -1,0 +1,1 @@
+"""The search for a faster program: what is tried, in which process, and how it is timed."""
