@@ -25,9 +25,9 @@ from headrace.models.families import load_spec
 from headrace.models.opening import open_checkpoint
 from headrace.quant.recipes import recipe_named
 from headrace.runtime import artifacts
+from headrace.runtime.artifacts import open_model, open_prepared, program_key, tuned_genome, tuning_key
 from headrace.runtime.tuning import measurer, pieces
 from headrace.runtime.tuning import tune as tuning
-from headrace.runtime.artifacts import open_model, open_prepared, program_key, tuned_genome, tuning_key
 from headrace.runtime.tuning.tune import TuneOptions, replay_search, tune
 
 RECIPE = recipe_named("bf16")
