@@ -47,8 +47,8 @@ RecipeOption = Annotated[
 NumericsOption = Annotated[
     Numerics,
     typer.Option(
-        help="invariant: a sequence's logits depend on its own tokens alone, to the bit; free: nothing is promised, "
-        "and long prompts are computed a little faster (see docs/quant.md)."
+        help="Of compiled code. invariant: a sequence's logits depend on its own tokens alone, to the bit; free: "
+        "nothing is promised, and long prompts are computed a little faster (see docs/quant.md)."
     ),
 ]
 ThreadsOption = Annotated[int | None, typer.Option(min=1, help="Threads that compute; by default one a core.")]

@@ -71,7 +71,7 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
             else auto.
         dtype: Element type of weights, activations and KV cache, of the eager executor.
         recipe: The numbers that the compiled executor computes with (see ``headrace.quant.recipes``).
-        numerics: Whether a sequence's logits must depend on its own tokens alone (see ``recipe_named``).
+        numerics: Of the compiled executor: what is promised of them (see ``recipe_named``).
         threads: Threads of the executor; None is one a core.
         context_length: Most tokens of a sequence; None is what model and KV memory allow.
         kv_memory: Bytes of KV memory; None is a quarter of the free memory, between 256 MiB and 4 GiB.

@@ -1,6 +1,6 @@
 // What generated code is written in: vectors of sixteen lanes, the same on every processor. There are forms for AVX-512,
-// for AVX2 with FMA, and one in plain C that the others equal bit for bit, but for hr_dot2: AVX-512 BF16 rounds in another
-// order and takes subnormal numbers for zero. Which NaN results is not promised.
+// for AVX2 with FMA, and one in plain C that the others equal bit for bit, but for two: in hr_dot2 and hr_round_bf16
+// AVX-512 BF16 takes subnormal numbers for zero, and hr_dot2 rounds in another order. Which NaN results is not promised.
 #ifndef HEADRACE_H
 #define HEADRACE_H
 
@@ -197,7 +197,7 @@ HR_ACROSS(hr_sum_i32, i32x16, int32_t, hr_add_i_1)
 
 HR_INLINE uint32_t hr_bits(float x) { uint32_t b; memcpy(&b, &x, 4); return b; }
 HR_INLINE float hr_float(uint32_t b) { float x; memcpy(&x, &b, 4); return x; }
-// The processor's own instructions take numbers below the least normal one for 0.
+// AVX-512 BF16 takes numbers below the least normal one for 0.
 HR_INLINE float hr_round_bf16_1(float x) {
     const uint32_t b = hr_bits(x);
 #if defined(__AVX512BF16__)
@@ -272,10 +272,7 @@ HR_INLINE i32x16 hr_load_bool(const void *p, int64_t at) { return hr_load_u8(p, 
 
 HR_INLINE void hr_store_f32(void *p, int64_t at, f32x16 x) { *(f32x16 *)((float *)p + at) = x; }
 HR_INLINE void hr_store_bf16(void *p, int64_t at, f32x16 x) {
-#if defined(__AVX512BF16__)  // of what is rounded already the same
-    _mm256_storeu_si256((void *)((uint16_t *)p + at), (__m256i)_mm512_cvtneps_pbh((__m512)x));
-    return;
-#elif defined(__AVX512F__)
+#if defined(__AVX512F__)
     const __m512i upper = _mm512_srli_epi32((__m512i)x, 16);
     _mm256_storeu_si256((void *)((uint16_t *)p + at), _mm512_cvtepi32_epi16(upper));
     return;

@@ -160,7 +160,7 @@ class PartWriter(NestFunctions):
                 offset += _round(size * (stage.row_tile if rows else 1))
         for nest in stage.nests():
             for at, size in self.memo(nest).items():
-                lines.append(f"        char *const m{at} = scratch + {offset};")
+                lines.append(f"char *const m{at} = scratch + {offset};")
                 offset += _round(size)
         self.arrays.scratch = max(self.arrays.scratch, offset)
         return lines

@@ -1,4 +1,4 @@
-"""The process in which programs are tried. Started by ``tuning.py``.
+"""The process in which programs are tried. Started by ``process.py``.
 
     python -m headrace.runtime.tuning.child SOCKET
 
