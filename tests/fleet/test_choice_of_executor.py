@@ -37,7 +37,7 @@ def test_without_a_compiler_auto_runs_pytorch_and_says_why(folder, no_compiler, 
         engine = engine_for(folder, executor="auto")
     (warning,) = [r for r in caplog.records if r.name == "headrace.fleet.assembly"]
     assert "PyTorch" in warning.message
-    assert "install gcc or clang" in warning.why
+    assert "install gcc or clang" in warning.message
     assert tokens(engine) == tokens(engine_for(folder, executor="eager"))
 
 

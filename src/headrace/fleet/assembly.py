@@ -187,7 +187,7 @@ def _prepare(options: EngineOptions, checkpoint: Checkpoint, spec: ModelSpec, pr
     except NOT_COMPILED as error:
         if options.executor == "compiled":
             raise
-        log.warning("not compiled, running with PyTorch, which is several times slower", extra={"why": str(error)})
+        log.warning("not compiled, running with PyTorch, which is several times slower: %s", error)
         return _prepare_eager(options, checkpoint, spec, progress)
 
 
