@@ -19,7 +19,7 @@ QKV = ("*.q_proj.weight", "*.k_proj.weight", "*.v_proj.weight")
 BLOCKS = (8, 16, 32)
 FINE = 16
 # Positions whose part of attention is computed alone.
-POSITIONS: dict[Numerics, int] = {"invariant": 256, "free": 1024}
+POSITIONS: dict[str, int] = {"invariant": 256, "free": 1024}
 # Part of every numerics id: raise it when what a recipe inserts into programs changes.
 VERSION = 1
 
@@ -111,8 +111,9 @@ def recipe_named(name: str, numerics: str = "invariant") -> Recipe:
     """
     if name not in RECIPES:
         raise InvalidInput(f"there is no recipe {name!r}; there are {', '.join(RECIPES)}", field="recipe")
-    for known, positions in POSITIONS.items():
-        if known == numerics:
-            recipe = RECIPES[name]
-            return recipe if known == "invariant" else replace(recipe, name=f"{name}-{known}", positions=positions)
-    raise InvalidInput(f"must be one of {', '.join(POSITIONS)}, got {numerics!r:.80}", field="numerics")
+    if numerics not in POSITIONS:
+        raise InvalidInput(f"must be one of {', '.join(POSITIONS)}, got {numerics!r:.80}", field="numerics")
+    recipe = RECIPES[name]
+    if numerics == "invariant":
+        return recipe
+    return replace(recipe, name=f"{name}-{numerics}", positions=POSITIONS[numerics])

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 
@@ -68,14 +67,6 @@ class TrialProcess:
     def close(self) -> None:
         """End the process for good."""
         self._child.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _ask(self, message: dict[str, Any], programs: Sequence[Program], seconds: float) -> dict[str, Any]:
         try:

@@ -8,7 +8,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TextIO
@@ -117,7 +117,7 @@ def tune(
             path = _elsewhere(stack, prepared)
         repeats = measured_repeats(prepared)
         opening = _opening(checkpoint, spec, prepared, path, builder, options, loads, repeats)
-        process = stack.enter_context(TrialProcess(opening))
+        process = stack.enter_context(closing(TrialProcess(opening)))
         weights = PURPOSES[options.purpose]
         library = library_name(spec, recipe)
         bound = replace(rates, cache=max(cpu_features().cache_bytes(level) for level in (2, 3)))
