@@ -1,6 +1,7 @@
-"""How generated code cuts a stage's tasks into shares: each task is in one, and a thread that keeps up goes straight on."""
+"""How a stage's tasks are cut into shares: each task is in one, and a thread that keeps up goes straight on."""
 
 import ctypes
+import itertools
 
 import pytest
 from hypothesis import example, given
@@ -47,4 +48,4 @@ def test_every_task_is_in_one_share(shares, tasks, threads):
     assert sorted(task for begin, end in found for task in range(begin, end)) == list(range(tasks))
     for thread in range(threads):
         stretch = found[thread::threads]
-        assert all(before[1] == after[0] for before, after in zip(stretch, stretch[1:], strict=False))
+        assert all(before[1] == after[0] for before, after in itertools.pairwise(stretch))
