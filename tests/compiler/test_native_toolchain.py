@@ -31,8 +31,13 @@ def test_cc_names_the_compiler(monkeypatch):
     real = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     monkeypatch.setenv("CC", f"{real} -pipe")
     assert find_compiler().command == (real, "-pipe")
-    monkeypatch.setenv("CC", "/no/such/compiler")
-    assert find_compiler().command != ("/no/such/compiler",)
+
+
+@pytest.mark.parametrize("named", ["/no/such/compiler", "'cc"])
+def test_a_compiler_that_cc_names_and_is_not_there_is_an_error(monkeypatch, named):
+    monkeypatch.setenv("CC", named)
+    with pytest.raises(NoCompiler, match=f"CC names does not answer: {named}"):
+        find_compiler()
 
 
 def test_the_first_that_answers_is_taken(monkeypatch, tmp_path):

@@ -59,6 +59,13 @@ def test_it_keeps_to_its_time(seconds):
     assert found.ended == "the time is up"
 
 
+def test_it_says_how_long_it_must_be_to_try_anything():
+    genes = space()
+    found = Search(genes, Landscape(genes, trial_seconds=0.2), settings(0.01)).run()
+    assert found.tried == 0
+    assert found.ended.startswith("the time is up before a choice was tried; ")
+
+
 def test_it_ends_early_where_nothing_is_gained():
     genes = space(blocks=1, genes=12)
     measurer = Landscape(genes)

@@ -23,3 +23,18 @@ def test_an_option_out_of_range_is_named(option, value):
     with pytest.raises(InvalidInput) as caught:
         EngineOptions(path="m", name="m", **{option: value})
     assert caught.value.field == option
+
+
+@pytest.mark.parametrize(
+    ("field", "options"),
+    [
+        ("recipe", {"executor": "eager", "recipe": "bf16"}),
+        ("recipe", {"executor": "auto", "dtype": "bfloat16", "recipe": "bf16"}),
+        ("numerics", {"executor": "eager", "numerics": "free"}),
+        ("dtype", {"executor": "compiled", "dtype": "bfloat16"}),
+    ],
+)
+def test_what_only_the_other_executor_does_is_refused(field, options):
+    with pytest.raises(InvalidInput) as caught:
+        EngineOptions(path="m", name="m", **options)
+    assert caught.value.field == field

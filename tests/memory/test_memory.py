@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from headrace.memory.kv_memory import KvMemory
+from headrace.memory.page_form import PageForm
 
 PAGE = 4
 TOKENS = st.lists(st.integers(0, 2), min_size=1, max_size=30)
@@ -17,20 +18,25 @@ def array(values):
 
 
 def memory(pages=16, **kwargs):
-    return KvMemory(pages=pages, page_bytes=64, page_tokens=PAGE, **kwargs)
+    return KvMemory(pages=pages, form=PageForm(4, ((1, 40), (3, 8))), page_tokens=PAGE, **kwargs)
 
 
 def fill(mem, handles, tokens):
     """Write the tokens into the pages' bytes, as an executor writes keys and values."""
     for i, handle in enumerate(handles):
-        offset = mem.pool.page_table[handle]
         page = tokens[i * PAGE : (i + 1) * PAGE]
-        mem.arena.buffer[offset : offset + len(page)] = page
+        for pieces in mem.pool.form.pieces(mem.arena.buffer, mem.pool.page_table[handle]):
+            pieces[:, : len(page)] = page
 
 
 def read(mem, handles):
-    offsets = mem.pool.page_table[handles]
-    return np.concatenate([mem.arena.buffer[o : o + PAGE] for o in offsets] or [np.empty(0, np.uint8)])
+    """The tokens, once they are known to be the same in all pieces of each page."""
+    pages = [np.empty(0, np.uint8)]
+    for offset in mem.pool.page_table[handles].tolist():
+        pieces = np.concatenate([p[:, :PAGE] for p in mem.pool.form.pieces(mem.arena.buffer, offset)])
+        assert (pieces == pieces[0]).all()
+        pages.append(pieces[0])
+    return np.concatenate(pages)
 
 
 class Memory(RuleBasedStateMachine):
@@ -48,7 +54,7 @@ class Memory(RuleBasedStateMachine):
         row = self.mem.match(key, tokens)
         assert len(row) * PAGE < len(tokens), "at least one token is left to compute"
         assert (read(self.mem, row) == tokens[: len(row) * PAGE]).all(), "a cached page holds other tokens"
-        more = self.mem.allocate(self.mem.pages_for(len(tokens)) - len(row))
+        more = self.mem.allocate(self.mem.pages_for(len(tokens)) - len(row), row[-1] if len(row) else None)
         if more is None:
             self.mem.release(row)
             return
@@ -138,3 +144,32 @@ def test_check_sees_damage(damage):
         mem.arena._free.pop()
     with pytest.raises(AssertionError):
         mem.check([row])
+
+
+@given(
+    slab_pages=st.integers(1, 5),
+    runs=st.lists(st.tuples(st.integers(1, 4), st.integers(1, 6)), min_size=1, max_size=4),
+    slabs=st.integers(1, 3),
+)
+def test_the_pieces_of_all_pages_cover_the_slabs_once(slab_pages, runs, slabs):
+    form = PageForm.of(slab_pages, runs)
+    assert form.page_bytes == sum(count * size for count, size in runs)
+    buffer = np.zeros(slabs * form.slab_bytes, np.uint8)
+    for page in range(slabs * slab_pages):
+        for pieces in form.pieces(buffer, page // slab_pages * form.slab_bytes + page % slab_pages * form.page_bytes):
+            pieces += 1
+    assert (buffer == 1).all()
+
+
+def test_a_sequence_grows_in_its_own_slab():
+    """While there are slabs left: neighbours in a sequence are neighbours in memory."""
+    mem = memory(16)
+    rows = [list(mem.allocate(2)) for _ in range(3)]
+    for row in rows * 2:
+        row += list(mem.allocate(1, row[-1]))
+    for row in rows:
+        assert (np.diff(mem.pool.page_table[row]) == mem.pool.form.page_bytes).all()
+    rows[0] += list(mem.allocate(2, rows[0][-1]))  # the last slab, whose pages are neighbours of each other
+    assert np.diff(mem.pool.page_table[rows[0]])[-1] == mem.pool.form.page_bytes
+    assert len(mem.allocate(2)) == 2  # what is left
+    assert mem.allocate(1) is None

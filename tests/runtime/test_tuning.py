@@ -18,7 +18,7 @@ from headrace.compiler.search.choices import gene_space
 from headrace.compiler.search.database import Entry, TuningDatabase
 from headrace.compiler.search.genes import DEFAULT
 from headrace.compiler.search.genetic import Search
-from headrace.compiler.search.record import read_record
+from headrace.compiler.search.record import InvalidRecord, read_record
 from headrace.compiler.search.trials import Confirmation
 from headrace.errors import InvalidInput
 from headrace.models.families import load_spec
@@ -122,6 +122,16 @@ def test_a_search_is_kept_served_and_replayed(model, tmp_path, monkeypatch, capl
     again = replay_search(checkpoint, spec, RECIPE, tmp_path / "record.jsonl")
     assert (again.genome, again.choices, again.result) == (found.genome, found.choices, found.result)
     assert json.dumps(as_object("tiny", "bf16", found))
+    with pytest.raises(InvalidRecord, match="another model, recipe or version"):
+        replay_search(checkpoint, spec, recipe_named("float32"), tmp_path / "record.jsonl")
+    with pytest.raises(InvalidRecord, match=r"nothing\.jsonl cannot be read: No such file or directory"):
+        replay_search(checkpoint, spec, RECIPE, tmp_path / "nothing.jsonl")
+
+
+def test_more_threads_than_processors_are_refused():
+    with pytest.raises(InvalidInput) as caught:
+        TuneOptions(threads=999)
+    assert caught.value.field == "threads"
 
 
 def store(model, genome, **changes):
@@ -270,7 +280,7 @@ def test_a_default_that_differs_from_the_interpreter_is_no_start(model, tmp_path
 def test_no_time_at_all_keeps_the_default(model, tmp_path):
     found = search(model, tmp_path, seconds=0.1)
     assert found.genome == DEFAULT
-    assert found.result.ended == "the time is up"
+    assert found.result.ended.startswith("the time is up before a choice was tried")
     assert not found.kept
 
 

@@ -22,6 +22,8 @@ def engine_for(path, *, pages=None, constraint_for=lambda params: None, **option
 
         options["kv_memory"] = pages * state_layout(load_spec(open_checkpoint(path), "m"), 4).page_bytes
     options = {"threads": torch.get_num_threads(), "debug": True, "kv_memory": 64 << 20, **DEFAULTS, **options}
+    if options.get("executor") == "eager":
+        options = {name: value for name, value in options.items() if name not in ("recipe", "numerics")}
     return build_engine(EngineOptions(path=str(path), name="test", **options), constraint_for)[0]
 
 

@@ -71,7 +71,7 @@ def run_native(
     library = (builder or Builder()).load(native_source("part", source, flags))
     arrays = source.arrays
     _held, places = packed_weights(arrays.weights, inputs)
-    states, pages = _states(source, inputs)
+    states, slabs = _states(source, inputs)
     with ThreadPool(threads) as pool:
         program = NativeProgram(
             source,
@@ -89,7 +89,7 @@ def run_native(
         arguments = {name: roomy(argument(inputs[name], a)) for name, a in arrays.arguments.items()}
         program.run(sizes, arguments, tiles_of(segments))
         for name in arrays.states:
-            inputs[name][...] = _read_state(arrays.states[name], states[name], pages, inputs[name])
+            inputs[name][...] = _read_state(arrays.states[name], states[name], slabs, inputs[name])
         return {name: output(program, graph, name, sizes) for name in graph.outputs}
 
 
@@ -115,29 +115,30 @@ def tiles_of(segments: np.ndarray | None) -> Tiles:
 
 def _states(source, inputs):
     """Each state in memory of its own, its pages as far apart as the layout says."""
-    found, pages = {}, 0
+    found, slabs = {}, 0
     for name, array in source.arrays.states.items():
         plain = replace(array.layout, records=())
         packed = pack(bits(inputs[name], array.dtype), array.axes, plain)
-        pages = inputs[name].shape[array.axes.index(array.layout.pieces[0].axis)]
-        wide = aligned(array.layout.strides()[0] * pages * packed.itemsize + SLACK).view(packed.dtype)
-        view = wide[: array.layout.strides()[0] * pages].reshape(pages, array.layout.strides()[0])
-        view[:, : packed.size // pages] = packed.reshape(pages, -1)
+        first = array.layout.pieces[0]
+        slabs = -(-inputs[name].shape[array.axes.index(first.axis)] // first.divisor)
+        wide = aligned(array.layout.strides()[0] * slabs * packed.itemsize + SLACK).view(packed.dtype)
+        view = wide[: array.layout.strides()[0] * slabs].reshape(slabs, array.layout.strides()[0])
+        view[:, : packed.size // slabs] = packed.reshape(slabs, -1)
         found[name] = wide
-    return found, pages
+    return found, slabs
 
 
-def _read_state(array, wide, pages, like):
+def _read_state(array, wide, slabs, like):
     """Unpack by packing the numbers of the elements."""
-    numbers = np.arange(like.size).reshape(like.shape)
+    numbers = np.arange(1, like.size + 1).reshape(like.shape)  # 0: room of pages that there are not
     order = pack(numbers, array.axes, replace(array.layout, records=()))
     held = (
-        wide[: array.layout.strides()[0] * pages]
-        .reshape(pages, array.layout.strides()[0])[:, : order.size // pages]
+        wide[: array.layout.strides()[0] * slabs]
+        .reshape(slabs, array.layout.strides()[0])[:, : order.size // slabs]
         .reshape(-1)
     )
     flat = np.empty(like.size, held.dtype)
-    flat[order] = held
+    flat[order[order > 0] - 1] = held[order > 0]
     return unbits(flat, array.dtype).reshape(like.shape)
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.errors import InvalidInput
+from headrace.memory.page_form import PageForm
 from headrace.models.checkpoint import Checkpoint
 from headrace.models.families import load_spec
 from headrace.models.opening import open_checkpoint
@@ -134,7 +135,7 @@ def _compiled(checkpoint: Checkpoint, spec: ModelSpec, recipe: Recipe, context: 
     from headrace.runtime.compiled import CompiledExecutor, load_compiled
 
     loaded = load_compiled(checkpoint, spec, recipe, threads)
-    state, table = _memory(context, loaded.model.page_bytes)
+    state, table = _memory(context, loaded.model.pages)
     return CompiledExecutor(
         loaded, spec, state=state, page_table=table, slots=1, context_length=context, batch_tokens=context
     )
@@ -148,10 +149,11 @@ def _eager(checkpoint: Checkpoint, spec: ModelSpec, context: int, threads: int |
         set_threads(threads)
     model = load_model(checkpoint, torch_dtype("float32"))
     layout = EagerExecutor.layout_for(spec, torch_dtype("float32"))
-    state, table = _memory(context, layout.page_bytes)
+    state, table = _memory(context, layout.form)
     return EagerExecutor(model, spec, layout, state=state, page_table=table, slots=1, context_length=context)
 
 
-def _memory(context: int, page_bytes: int) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+def _memory(context: int, form: PageForm) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
     pages = -(-context // PAGE_TOKENS)
-    return np.zeros(pages * page_bytes, np.uint8), np.arange(pages, dtype=np.int64) * page_bytes
+    slabs = -(-pages // form.slab_pages)
+    return np.zeros(slabs * form.slab_bytes, np.uint8), np.arange(pages, dtype=np.int64) * form.page_bytes

@@ -37,10 +37,10 @@ def quality(
         typer.Option("--json", metavar="FILE", help="Write one JSON object to a file; - is standard output."),
     ] = None,
 ) -> None:
-    """Compare a compiled model's logits with PyTorch's in float32, on a text.
+    """Measure what a recipe loses beside PyTorch in float32.
 
-    KL divergence, agreement of the best token and change of perplexity, defined as by llama.cpp's
-    llama-perplexity --kl-divergence. The exit code is 1 if the recipe loses more than its gate allows.
+    On a text: KL divergence, agreement of the best token and change of perplexity, defined as by llama.cpp's
+    llama-perplexity --kl-divergence. The exit status is 1 if the recipe loses more than its gate allows.
     """
     import msgspec
     from rich.progress import Progress

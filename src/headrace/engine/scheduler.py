@@ -189,7 +189,7 @@ class Scheduler:
         """Give a sequence pages for ``count`` more tokens, preempting others if need be; False if it had to go."""
         missing = self.memory.pages_for(sequence.computed + count) - len(sequence.row)
         while missing > 0:
-            handles = self.memory.allocate(missing)
+            handles = self.memory.allocate(missing, sequence.row[-1] if len(sequence.row) else None)
             if handles is not None:
                 plan.pages.append((sequence, PageWrite(sequence.slot, len(sequence.row), handles)))
                 sequence.row = np.concatenate([sequence.row, handles])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from headrace.engine.messages import ReplicaInfo
 from headrace.engine.scheduler import SchedulerLimits
 from headrace.errors import InvalidInput
 from headrace.memory.kv_memory import KvMemory
+from headrace.memory.page_form import PageForm
 from headrace.models.checkpoint import Checkpoint
 from headrace.models.families import load_spec
 from headrace.models.opening import open_checkpoint
@@ -34,7 +36,8 @@ DEFAULT_KV_SHARE = 0.25  # of the memory that is free once the weights are loade
 SMALLEST_KV = 256 * MiB
 LARGEST_DEFAULT_KV = 4096 * MiB
 
-Progress = Callable[[int, int], None]
+# Called with what is being done, how much of it is done, and how much there is (0: nobody knows).
+Progress = Callable[[str, int, int], None]
 
 log = logging.getLogger(__name__)
 
@@ -103,6 +106,7 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
         if self.executor not in EXECUTORS:
             raise InvalidInput(f"must be one of {', '.join(EXECUTORS)}, got {self.executor!r:.80}", field="executor")
         recipe_named(self.recipe, self.numerics)
+        self._check_executor()
         for field, low, high in _RANGES:
             value = getattr(self, field)
             if value is not None and not low <= value <= high:
@@ -111,6 +115,15 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidInput(
                 f"must be a positive number of milliseconds, got {self.max_step_ms}", field="max_step_ms"
             )
+
+    def _check_executor(self) -> None:
+        """That nothing is asked of an executor that only the other one does."""
+        compiled = {"recipe": self.recipe != DEFAULT_RECIPE, "numerics": self.numerics != "invariant"}
+        if self.executor == "compiled" and self.dtype != "float32":
+            raise InvalidInput("is of the eager executor; compiled code takes a recipe instead", field="dtype")
+        if self.executor == "eager" or self.dtype != "float32":
+            for field in (name for name, set_ in compiled.items() if set_):
+                raise InvalidInput("is of compiled code; the eager executor computes in its dtype", field=field)
 
 
 def build_engine(
@@ -121,7 +134,7 @@ def build_engine(
     Args:
         options: How to run it.
         constraint_for: Makes what watches a sample's text for stop strings.
-        progress: Called with (weights copied, weights in all) while the model loads.
+        progress: Called while the model loads with (what is being done, how much is done, how much there is).
 
     Raises:
         CheckpointError: The file cannot be used.
@@ -129,14 +142,14 @@ def build_engine(
     """
     checkpoint = open_checkpoint(Path(options.path))
     spec = load_spec(checkpoint, options.name)
-    prepared = _prepare(options, checkpoint, spec, progress)
+    prepared = _prepare(options, checkpoint, spec, progress or (lambda what, done, total: None))
     kv_bytes = options.kv_memory if options.kv_memory is not None else _default_kv_bytes()
-    pages = kv_bytes // prepared.page_bytes
+    pages = kv_bytes // prepared.pages.page_bytes
     kv_tokens = pages * PAGE_TOKENS
     context = _context_length(options.context_length, spec.context_length, kv_tokens)
     memory = KvMemory(
         pages=pages,
-        page_bytes=prepared.page_bytes,
+        form=prepared.pages,
         page_tokens=PAGE_TOKENS,
         prefix_cache=options.prefix_cache,
         poison=options.debug,
@@ -169,17 +182,17 @@ class _Prepared:
     Attributes:
         name: Of the executor, for people.
         threads: That it computes with.
-        page_bytes: Of a page of state.
+        pages: How pages of state lie in memory.
         build: Makes the executor, given the memory and the most tokens of a sequence.
     """
 
     name: str
     threads: int
-    page_bytes: int
+    pages: PageForm
     build: Callable[[KvMemory, int], Executor]
 
 
-def _prepare(options: EngineOptions, checkpoint: Checkpoint, spec: ModelSpec, progress: Progress | None) -> _Prepared:
+def _prepare(options: EngineOptions, checkpoint: Checkpoint, spec: ModelSpec, progress: Progress) -> _Prepared:
     if options.executor == "eager" or (options.executor == "auto" and options.dtype != "float32"):
         return _prepare_eager(options, checkpoint, spec, progress)
     try:
@@ -191,9 +204,7 @@ def _prepare(options: EngineOptions, checkpoint: Checkpoint, spec: ModelSpec, pr
         return _prepare_eager(options, checkpoint, spec, progress)
 
 
-def _prepare_eager(
-    options: EngineOptions, checkpoint: Checkpoint, spec: ModelSpec, progress: Progress | None
-) -> _Prepared:
+def _prepare_eager(options: EngineOptions, checkpoint: Checkpoint, spec: ModelSpec, progress: Progress) -> _Prepared:
     # PyTorch's threads wait for each other by spinning, which collapses where other processes want the cores too;
     # sleeping at once costs a third of the speed where none does (docs/benchmarks.md). So: spin shortly, then sleep.
     # The setting (of GNU's OpenMP) is read when PyTorch is loaded.
@@ -203,7 +214,7 @@ def _prepare_eager(
     from headrace.runtime.eager import EagerExecutor, set_threads, torch_dtype
 
     threads = set_threads(options.threads or os.cpu_count() or 1)
-    model = load_model(checkpoint, torch_dtype(options.dtype), progress)
+    model = load_model(checkpoint, torch_dtype(options.dtype), functools.partial(progress, "copying weights"))
     layout = EagerExecutor.layout_for(spec, torch_dtype(options.dtype))
 
     def build(memory: KvMemory, context: int) -> Executor:
@@ -217,12 +228,10 @@ def _prepare_eager(
             context_length=context,
         )
 
-    return _Prepared(f"eager {options.dtype}", threads, layout.page_bytes, build)
+    return _Prepared(f"eager {options.dtype}", threads, layout.form, build)
 
 
-def _prepare_compiled(
-    options: EngineOptions, checkpoint: Checkpoint, spec: ModelSpec, progress: Progress | None
-) -> _Prepared:
+def _prepare_compiled(options: EngineOptions, checkpoint: Checkpoint, spec: ModelSpec, progress: Progress) -> _Prepared:
     from headrace.runtime.compiled import CompiledExecutor, load_compiled
 
     recipe = recipe_named(options.recipe, options.numerics)
@@ -239,7 +248,7 @@ def _prepare_compiled(
             batch_tokens=max(options.max_batch_tokens, options.max_running),
         )
 
-    return _Prepared(f"compiled {recipe.name}", loaded.pool.threads, loaded.model.page_bytes, build)
+    return _Prepared(f"compiled {recipe.name}", loaded.pool.threads, loaded.model.pages, build)
 
 
 def _context_length(wanted: int | None, model: int, kv_tokens: int) -> int:

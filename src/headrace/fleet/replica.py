@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 import types
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import msgspec
@@ -35,7 +35,7 @@ from headrace.engine.messages import (
     Up,
 )
 from headrace.engine.report import pack
-from headrace.errors import CheckpointError, InvalidInput
+from headrace.errors import HeadraceError
 from headrace.fleet.assembly import EngineOptions, build_engine
 from headrace.fleet.step_log import StepLog
 from headrace.logs import set_up_logs
@@ -165,6 +165,18 @@ class Replica:
         return []
 
 
+def _log_stages() -> Callable[[str, int, int], None]:
+    """Logs what is being done to load a model, each stage once."""
+    seen: set[str] = set()
+
+    def note(what: str, done: int, total: int) -> None:
+        if what not in seen:
+            seen.add(what)
+            log.info(what)
+
+    return note
+
+
 def main(down_endpoint: str, up_endpoint: str, options: EngineOptions, parent: int) -> int:
     """Load the model, say hello, serve, until drained or until process ``parent`` is gone. Returns the exit status."""
     # The terminal's Ctrl-C reaches the whole process group; the gateway decides when to end.
@@ -176,8 +188,8 @@ def main(down_endpoint: str, up_endpoint: str, options: EngineOptions, parent: i
     try:
         tokenizer = load_tokenizer(open_checkpoint(options.path).tokenizer)
         step_log = None if options.step_log is None else StepLog(Path(options.step_log))
-        engine, info = build_engine(options, stop_constraint_factory(tokenizer))
-    except (CheckpointError, InvalidInput) as error:
+        engine, info = build_engine(options, stop_constraint_factory(tokenizer), _log_stages())
+    except HeadraceError as error:
         up.send(Failed(str(error)))
         up.close()
         return EXIT_FAILED

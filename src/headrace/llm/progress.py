@@ -6,13 +6,14 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-PullProgress = Callable[[str, int, int], None]
-LoadProgress = Callable[[int, int], None]
+# Called with what is being done, how much of it is done, and how much there is (0: nobody knows).
+StageProgress = Callable[[str, int, int], None]
+Count = Callable[[int, int], None]
 
 
 @contextmanager
-def pull_progress() -> Iterator[PullProgress | None]:
-    """A bar for ``models.hub.resolve``: called with what is being done, bytes so far, bytes in all (0: unknown)."""
+def pull_progress() -> Iterator[StageProgress | None]:
+    """A bar for ``models.hub.resolve``, in bytes."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -32,31 +33,30 @@ def pull_progress() -> Iterator[PullProgress | None]:
 
 
 @contextmanager
-def load_progress() -> Iterator[LoadProgress | None]:
-    """A bar that is gone when the model is loaded: called with weights loaded, weights in all."""
-    with _counting("loading", transient=True) as report:
-        yield report
-
-
-@contextmanager
-def prompt_progress(enabled: bool) -> Iterator[LoadProgress | None]:
-    """A bar over prompts: called with prompts done, prompts in all."""
-    if not enabled:
+def load_progress() -> Iterator[StageProgress | None]:
+    """A bar for whatever loads a model; it is gone when that is done."""
+    if not sys.stderr.isatty():
         yield None
         return
-    with _counting("prompts", transient=False) as report:
-        yield report
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+        task = bars.add_task("loading", total=None)
+        yield lambda what, done, total: bars.update(task, description=what, completed=done, total=total or None)
 
 
 @contextmanager
-def _counting(what: str, *, transient: bool) -> Iterator[LoadProgress | None]:
-    if not sys.stderr.isatty():
+def prompt_progress(enabled: bool) -> Iterator[Count | None]:
+    """A bar over prompts: called with prompts done, prompts in all."""
+    if not (enabled and sys.stderr.isatty()):
         yield None
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=transient) as bars:
-        task = bars.add_task(what, total=None)
+    with Progress(*columns, console=Console(stderr=True)) as bars:
+        task = bars.add_task("prompts", total=None)
         yield lambda done, total: bars.update(task, completed=done, total=total)

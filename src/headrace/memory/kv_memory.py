@@ -7,18 +7,17 @@ from collections.abc import Hashable, Iterable
 import numpy as np
 
 from headrace.memory.arena import Arena
+from headrace.memory.page_form import PageForm
 from headrace.memory.pool import IntArray, Pool
 from headrace.memory.prefix_tree import PrefixTree
-
-SLAB_PAGES = 16
 
 
 class KvMemory:
     """The pages of a replica: an allocation that finds none free evicts from the prefix tree.
 
     Args:
-        pages: Pages in all; rounded up to whole slabs.
-        page_bytes: Bytes of a page.
+        pages: Pages in all.
+        form: How they lie in memory.
         page_tokens: Tokens of a page.
         prefix_cache: Keep the pages of finished sequences for others with the same prefix.
         poison: Overwrite freed pages with NaN (for tests).
@@ -28,14 +27,13 @@ class KvMemory:
         self,
         *,
         pages: int,
-        page_bytes: int,
+        form: PageForm,
         page_tokens: int,
         prefix_cache: bool = True,
         poison: bool = False,
     ) -> None:
-        slab_pages = min(SLAB_PAGES, pages)
-        self.arena = Arena(-(-pages // slab_pages), slab_pages * page_bytes)
-        self.pool = Pool(self.arena, page_bytes, poison=poison)
+        self.arena = Arena(-(-pages // form.slab_pages), form.slab_bytes)
+        self.pool = Pool(self.arena, form, pages, poison=poison)
         self.tree = PrefixTree(self.pool, page_tokens)
         self.page_tokens = page_tokens
         self.prefix_cache = prefix_cache
@@ -48,12 +46,12 @@ class KvMemory:
         """Pages that ``allocate`` could hand out, by evicting if need be."""
         return self.pool.free + self.tree.evictable()
 
-    def allocate(self, count: int) -> IntArray | None:
-        """Hand out pages, evicting cached ones if need be; all of them or None."""
+    def allocate(self, count: int, after: int | None = None) -> IntArray | None:
+        """Hand out pages, evicting cached ones if need be; all of them or None. See ``Pool.allocate``."""
         missing = count - self.pool.free
         if missing > 0 and self.tree.evict(missing) < missing:
             return None
-        return self.pool.allocate(count)
+        return self.pool.allocate(count, after)
 
     def match(self, key: Hashable, tokens: IntArray) -> IntArray:
         """Take the pages of the longest cached prefix that leaves at least one token to compute."""

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.memory.arena import Arena
+from headrace.memory.page_form import PageForm
 
 IntArray = npt.NDArray[np.int32]
 
@@ -27,16 +28,17 @@ class Pool:
 
     Args:
         arena: Where slabs come from.
-        page_bytes: Bytes of a page; a slab holds a whole number of them.
+        form: How pages lie in slabs.
+        capacity: Most pages; the arena has room for them.
         poison: Overwrite freed pages with NaN, so that a read of one shows.
     """
 
-    def __init__(self, arena: Arena, page_bytes: int, *, poison: bool = False) -> None:
-        if arena.slab_bytes % page_bytes:
-            raise ValueError(f"a slab of {arena.slab_bytes} bytes holds no whole number of {page_bytes}-byte pages")
+    def __init__(self, arena: Arena, form: PageForm, capacity: int, *, poison: bool = False) -> None:
+        if arena.slab_bytes != form.slab_bytes:
+            raise ValueError(f"the arena's slabs have {arena.slab_bytes} bytes, the pages' {form.slab_bytes}")
         self.arena = arena
-        self.page_bytes = page_bytes
-        self.capacity = len(arena.buffer) // page_bytes
+        self.form = form
+        self.capacity = capacity
         self.page_table = np.full(self.capacity, NO_OFFSET, np.int64)
         self.references = np.zeros(self.capacity, np.int32)
         self._poison = poison
@@ -52,11 +54,15 @@ class Pool:
     @property
     def free(self) -> int:
         """Pages that can be allocated now."""
-        per_slab = self.arena.slab_bytes // self.page_bytes
-        return sum(len(self._slabs[s]) for s in self._open) + self.arena.free_slabs * per_slab
+        room = sum(len(self._slabs[s]) for s in self._open) + self.arena.free_slabs * self.form.slab_pages
+        return min(room, len(self._handles))
 
-    def allocate(self, count: int) -> IntArray | None:
+    def allocate(self, count: int, after: int | None = None) -> IntArray | None:
         """Hand out pages, one reference each; all of them or None. Their contents are undefined.
+
+        Args:
+            count: How many.
+            after: The handle of the page that is read before them; they lie behind it where there is room.
 
         Returns:
             int32 [count] handles, or None when fewer than ``count`` pages are free.
@@ -64,7 +70,9 @@ class Pool:
         if count > self.free:
             return None
         handles = np.array([self._handles.pop() for _ in range(count)], np.int32)
-        self.page_table[handles] = [self._take_offset() for _ in range(count)]
+        offset = NO_OFFSET if after is None else int(self.page_table[after])
+        for handle in handles:
+            self.page_table[handle] = offset = self._take_offset(offset)
         self.references[handles] = 1
         return handles
 
@@ -80,32 +88,41 @@ class Pool:
             self.page_table[handle] = NO_OFFSET
             self._handles.append(handle)
 
-    def _take_offset(self) -> int:
-        if not self._open:
-            self._open_slab()
-        slab = self._open[-1]
+    def _take_offset(self, before: int) -> int:
+        """A free page: the one behind ``before``, else the first of a new slab, else any."""
+        slab, offset = self._slab_of(before), before + self.form.page_bytes
+        if before == NO_OFFSET or offset not in self._slabs[slab]:
+            slab = self._open_slab()
+            offset = self._slabs[slab][-1]
         offsets = self._slabs[slab]
-        offset = offsets.pop()
+        offsets.remove(offset)
         if not offsets:
-            self._open.pop()
+            self._open.remove(slab)
         return offset
 
-    def _open_slab(self) -> None:
+    def _open_slab(self) -> int:
+        """A new slab, else one with free pages."""
         slab = self.arena.take()
         if slab is None:
-            raise RuntimeError("the arena has no slab left although the pool counted free pages")
-        self._slabs[slab] = list(range(slab + self.arena.slab_bytes - self.page_bytes, slab - 1, -self.page_bytes))
+            return self._open[-1]
+        step = self.form.page_bytes
+        self._slabs[slab] = list(range(slab + self.form.slab_bytes - step, slab - 1, -step))
         self._open.append(slab)
+        return slab
+
+    def _slab_of(self, offset: int) -> int:
+        return offset - offset % self.form.slab_bytes
 
     def _give_offset(self, offset: int) -> None:
         if self._poison:
-            self.arena.buffer[offset : offset + self.page_bytes] = POISON
-        slab = offset - offset % self.arena.slab_bytes
+            for pieces in self.form.pieces(self.arena.buffer, offset):
+                pieces[:] = POISON
+        slab = self._slab_of(offset)
         offsets = self._slabs[slab]
         if not offsets:
             self._open.append(slab)
         offsets.append(offset)
-        if len(offsets) * self.page_bytes == self.arena.slab_bytes:
+        if len(offsets) == self.form.slab_pages:
             self._open.remove(slab)
             del self._slabs[slab]
             self.arena.give(slab)
@@ -124,7 +141,7 @@ class Pool:
         offsets = self.page_table[used].tolist()
         free = [offset for slab in self._slabs.values() for offset in slab]
         assert len(set(offsets) | set(free)) == len(offsets) + len(free), "two pages share bytes"
-        assert (len(offsets) + len(free)) * self.page_bytes == len(self._slabs) * self.arena.slab_bytes, "lost bytes"
+        assert len(offsets) + len(free) == len(self._slabs) * self.form.slab_pages, "lost pages"
         assert sorted(self._open) == sorted(s for s, free in self._slabs.items() if free), "open slabs are wrong"
         if count_references is not None:
             counted = count_references()

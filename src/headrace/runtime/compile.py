@@ -26,9 +26,11 @@ from headrace.compiler.rules.forms import ForRecipe, ForSchedule
 from headrace.compiler.rules.optimize import explore
 from headrace.compiler.rules.program import Assumptions, Blocks
 from headrace.compiler.schedule.plan import RAGGED_TILE
+from headrace.compiler.schedule.tiles import SLAB_PAGES
 from headrace.compiler.search.choices import Program as Unscheduled
 from headrace.compiler.search.choices import schedule
 from headrace.compiler.search.genes import DEFAULT, Genome
+from headrace.memory.page_form import PageForm
 from headrace.models.checkpoint import Checkpoint
 from headrace.models.spec import ModelSpec
 from headrace.quant.apply import apply_recipe
@@ -85,14 +87,14 @@ class CompiledModel:
     Attributes:
         prepared: What it was before it was scheduled.
         source: The C file and what it is called with.
-        page_bytes: Bytes of a page of state.
-        state_offsets: First byte in a page of each state, repetition by repetition.
+        pages: How pages of state lie in a slab.
+        state_offsets: First byte in a slab of each state, repetition by repetition.
         ragged_tile: Most rows of a tile whose rows must be of one segment.
     """
 
     prepared: PreparedModel
     source: ProgramSource
-    page_bytes: int
+    pages: PageForm
     state_offsets: tuple[int, ...]
     ragged_tile: int
 
@@ -157,9 +159,9 @@ def schedule_model(prepared: PreparedModel, genome: Genome = DEFAULT) -> Compile
     """
     planned = schedule(prepared.program, genome)
     source = generate(planned)
-    page_bytes, offsets = page_of(source.arrays.states.values())
+    pages, offsets = slab_of(source.arrays.states.values())
     ragged = [stage.row_tile for _, plan in planned for stage in plan.stages if stage.ragged]
-    return CompiledModel(prepared, source, page_bytes, offsets, max(ragged, default=RAGGED_TILE))
+    return CompiledModel(prepared, source, pages, offsets, max(ragged, default=RAGGED_TILE))
 
 
 def _rewritten(part: Part, assumptions: Assumptions, work: _Work, prepare: bool = False) -> Part:
@@ -177,15 +179,18 @@ def _rewritten(part: Part, assumptions: Assumptions, work: _Work, prepare: bool 
     return Part(part.name, explored.read(choice), part.repeats)
 
 
-def page_of(arrays: Iterable[Array]) -> tuple[int, tuple[int, ...]]:
-    """Bytes of a page of a program's states, and where in it each state of each repetition lies."""
+def slab_of(arrays: Iterable[Array]) -> tuple[PageForm, tuple[int, ...]]:
+    """How the pages of a program's states lie in a slab, and where in it each state of each repetition begins."""
     states = list(arrays)
-    sizes = [_share(state) for state in states]
     repetitions = max((len(state.repeats) for state in states), default=1)
-    offsets = np.cumsum([0, *(sizes * repetitions)])
-    return int(offsets[-1]), tuple(int(x) for x in offsets[:-1])
+    shares = [_share(state) for state in states] * repetitions
+    offsets = np.cumsum([0, *(SLAB_PAGES * count * size for count, size in shares)])
+    return PageForm.of(SLAB_PAGES, shares), tuple(int(x) for x in offsets[:-1])
 
 
-def _share(state: Array) -> int:
-    """Bytes that one repetition's state has in a page."""
-    return math.prod(p.extent for p in state.layout.pieces[1:]) * BITS[DType(state.dtype)] // 8
+def _share(state: Array) -> tuple[int, int]:
+    """In how many places of a slab a page of one repetition's state lies, and with how many bytes in each."""
+    pieces = state.layout.pieces
+    beside = next(n for n, piece in enumerate(pieces) if n and piece.axis == pieces[0].axis)
+    places, inside = (math.prod(p.extent for p in some) for some in (pieces[1:beside], pieces[beside + 1 :]))
+    return places, inside * BITS[DType(state.dtype)] // 8

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -21,7 +22,7 @@ from headrace.runtime.batch import Batch, BatchQueue, StepOutput, Ticket, TokenL
 from headrace.runtime.compile import CompiledModel
 from headrace.runtime.native_program import SLACK, Bound, NativeProgram, Tiles, aligned
 from headrace.runtime.native_sampler import Drawn, NativeSampler
-from headrace.runtime.packed_weights import Directory, Progress, addresses
+from headrace.runtime.packed_weights import Directory, addresses
 from headrace.runtime.sampler import NotFinite
 from headrace.runtime.slots import SlotTable
 from headrace.runtime.state_layout import PAGE_TOKENS
@@ -80,7 +81,7 @@ def load_compiled(
     spec: ModelSpec,
     recipe: Recipe,
     threads: int | None = None,
-    progress: Progress | None = None,
+    progress: Callable[[str, int, int], None] = lambda what, done, total: None,
 ) -> LoadedModel:
     """Compile a model, or find it compiled, and load it.
 
@@ -89,16 +90,17 @@ def load_compiled(
         spec: Its dimensions.
         recipe: The numbers to compute with.
         threads: Threads that compute; one a core by default.
-        progress: Called with (bytes of weights done, bytes in all) if they have to be packed.
+        progress: Called with (what is being done, bytes of it done, bytes in all; 0 and 0 where they are not counted).
 
     Raises:
         ToolchainError: There is no C compiler, or it fails.
         Unsupported: The model cannot be captured.
         CannotEmit: There is no code for it.
     """
-    model, key = open_model(checkpoint, spec, recipe, threads)
+    model, key = open_model(checkpoint, spec, recipe, threads, lambda what: progress(what, 0, 0))
+    progress("compiling", 0, 0)
     library = load_program(library_name(spec, recipe), model.source)
-    where, block = open_weights(model, key, checkpoint, progress)
+    where, block = open_weights(model, key, checkpoint, functools.partial(progress, "packing weights"))
     return LoadedModel(model, library, ThreadPool(threads), where, block)
 
 
@@ -131,7 +133,7 @@ class CompiledExecutor:
         context_length: int,
         batch_tokens: int,
     ) -> None:
-        self.page_table, self.page_bytes = page_table, loaded.model.page_bytes
+        self.page_table, self.page_bytes = page_table, loaded.model.pages.page_bytes
         self.pages = len(state) // self.page_bytes
         self.forwards = 0  # counted, so that a test can hold us to one a step
         self.slots = SlotTable(slots, -(-context_length // PAGE_TOKENS), spec.vocab_size)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from headrace.memory.page_form import PageForm
 from headrace.models.spec import ModelSpec, StateGroup
 
 PAGE_TOKENS = 16
+SLAB_PAGES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,11 @@ class StateLayout:
     def page_bytes(self) -> int:
         """Bytes of a page."""
         return self.group.elements_per_token() * self.page_tokens * self.item_bytes
+
+    @property
+    def form(self) -> PageForm:
+        """Pages in one piece."""
+        return PageForm(SLAB_PAGES, ((1, self.page_bytes),))
 
     @property
     def shape(self) -> tuple[int, int, int, int, int]:

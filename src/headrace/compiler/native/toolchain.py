@@ -91,15 +91,19 @@ def find_compiler() -> Compiler:
     Asked once for each value of ``CC`` and ``PATH``.
 
     Raises:
-        NoCompiler: None of them answers.
+        NoCompiler: None of them answers, or the one that ``CC`` names does not.
     """
     return _find(os.environ.get("CC", ""), os.environ.get("PATH", ""))
 
 
 @functools.cache
 def _find(own: str, path: str) -> Compiler:
-    candidates = [tuple(shlex.split(own))] if own else []
-    candidates += [(name,) for name in ("cc", "gcc", "clang") if shutil.which(name, path=path)]
+    if own:
+        chosen = _ask(_words(own))
+        if chosen is None:
+            raise NoCompiler(f"the C compiler that CC names does not answer: {own}")
+        return chosen
+    candidates: list[tuple[str, ...]] = [(name,) for name in ("cc", "gcc", "clang") if shutil.which(name, path=path)]
     if importlib.util.find_spec("ziglang") is not None:
         candidates.append((sys.executable, "-m", "ziglang", "cc"))
     for command in candidates:
@@ -107,6 +111,13 @@ def _find(own: str, path: str) -> Compiler:
         if found is not None:
             return found
     raise NoCompiler("there is no C compiler here: install gcc or clang, or the Python package ziglang")
+
+
+def _words(command: str) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(command))
+    except ValueError:  # a quote that is not closed
+        return (command,)
 
 
 def _ask(command: tuple[str, ...]) -> Compiler | None:

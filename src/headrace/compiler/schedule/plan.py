@@ -15,6 +15,7 @@ from headrace.compiler.schedule.stages import Stage, columns, divide, lane_axis,
 from headrace.compiler.schedule.tiles import (
     LANES,
     MOST_VECTORS,
+    SLAB_PAGES,
     Loops,
     Tile,
     kept_layout,
@@ -199,14 +200,16 @@ def _states(facts: Facts, loops: Mapping[Nest, Loops], page_tokens: int) -> dict
             found[name] = state_layout(facts, mine, read, position, page, slot, page_tokens)
     for name, kind in facts.graph.states.items():  # others as they are declared
         extents = {a: facts.graph.axes[a].extent for a in kind.axes}
-        found.setdefault(name, plain(_symbol_first(kind.axes, extents), extents))
+        pages, *rest = plain(_symbol_first(kind.axes, extents), extents).pieces
+        slabs = replace(pages, divisor=SLAB_PAGES), replace(pages, extent=SLAB_PAGES)
+        found.setdefault(name, Layout((*slabs, *rest)))
     return found
 
 
 def _interleaved(states: Mapping[str, Layout], repeats: int) -> dict[str, Layout]:
-    """The layouts in pages that hold all states of all repetitions, one after the other."""
-    page = repeats * sum(layout.strides()[0] for layout in states.values())
-    return {name: replace(layout, records=((1, page),)) for name, layout in states.items()}
+    """The layouts in slabs that hold all states of all repetitions, one after the other."""
+    slab = repeats * sum(layout.strides()[0] for layout in states.values())
+    return {name: replace(layout, records=((1, slab),)) for name, layout in states.items()}
 
 
 def _state_source(facts: Facts, at: int) -> tuple[int, int] | None:

@@ -14,6 +14,7 @@ from headrace.compiler.schedule.stages import columns, lane_axis, result_axes, r
 
 LANES = 16
 LONGEST_UNROLL = 16
+SLAB_PAGES = 16  # pages of state whose like parts lie side by side
 MOST_VECTORS = 4
 STREAM = 2560
 FEW_ROWS = 8  # so few that memory may be what a load is waited for
@@ -44,7 +45,7 @@ class Tile:
     blocks: int = 1
     stream: int = STREAM
     few_rows: int = FEW_ROWS
-    pages: int = 4
+    pages: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +237,10 @@ def _halved(pieces: tuple[Piece, ...]) -> Layout:
 
 
 def state_layout(facts: Facts, loops: Loops, at: int, position: str, page: str, slot: str, page_tokens: int) -> Layout:
-    """A state's pages in the order in which its reader's loops come to them; the page itself is outermost.
+    """A state's pages in the order in which its reader's loops come to them.
+
+    Outermost is the slab of ``SLAB_PAGES`` pages. Which of its pages it is stands where the reader walks over
+    positions, so that a reader that comes to neighbouring pages reads on and on (docs/decisions/pages.md).
 
     Args:
         facts: The graph.
@@ -248,8 +252,11 @@ def state_layout(facts: Facts, loops: Loops, at: int, position: str, page: str, 
         page_tokens: Places in a page.
     """
     axes = set(facts.graph.types[at].axes)
-    pieces = [Piece(page, 1, 0)]
+    beside = Piece(page, 1, SLAB_PAGES)
+    pieces = [Piece(page, SLAB_PAGES, 0)]
     for level in loops.levels:
+        if level.axis == position and beside not in pieces:
+            pieces.append(beside)
         if level.axis == position and level.stride < page_tokens:
             pieces.append(Piece(slot, level.stride, min(level.count, page_tokens // level.stride)))
         elif level.axis in axes and level.count > 1:

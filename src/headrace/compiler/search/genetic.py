@@ -89,8 +89,10 @@ class Search:
         last = 0.0  # seconds of a generation
         while idle < self.settings.patience:
             begin = self.measurer.elapsed()
-            if begin + last > self.settings.seconds - self.base.reserve:
-                return "the time is up"
+            needed = begin + last + self.base.reserve
+            if needed > self.settings.seconds:
+                least = f"the time is up before a choice was tried; the defaults and the end take {needed:.0f} s"
+                return "the time is up" if self.generation else least
             genomes = self._offspring()
             if not genomes:
                 return "everything was tried"

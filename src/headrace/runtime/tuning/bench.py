@@ -195,7 +195,7 @@ class Bench:
         """Of the logits that a run left, and of the pages if ``arena``."""
         found = hashlib.sha256(self.output("logits", batch.sizes["R"] * vocab).tobytes())
         if arena:
-            found.update(self.arena.pages[batch.pages].tobytes())
+            found.update(self.arena.holding(batch.pages).tobytes())
         return found.hexdigest()[:16]
 
 

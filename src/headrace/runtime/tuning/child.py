@@ -29,6 +29,7 @@ from headrace.compiler.codegen.arrays import Array, Inventory
 from headrace.compiler.native.pool import ThreadPool
 from headrace.compiler.search.bound import Workload
 from headrace.errors import HeadraceError
+from headrace.memory.page_form import PageForm
 from headrace.models.opening import open_checkpoint
 from headrace.runtime.compile import PreparedModel
 from headrace.runtime.kept_files import read_kept
@@ -54,7 +55,7 @@ class Opening:
         loads: The workloads; the first is only checked, the others are timed.
         states: The states' arrays.
         offsets: See ``Arena``.
-        page_bytes: See ``Arena``.
+        pages: See ``Arena``.
         symbols: Order of the symbols' values.
         repeats: How often each part runs.
         row_pages: Columns of the table of pages.
@@ -68,7 +69,7 @@ class Opening:
     loads: tuple[Workload, ...]
     states: tuple[Array, ...]
     offsets: tuple[int, ...]
-    page_bytes: int
+    pages: PageForm
     symbols: tuple[str, ...]
     repeats: tuple[int, ...]
     row_pages: int
@@ -143,9 +144,9 @@ class Child:
         pages = 0
         for load in about.loads:
             self.batches.append(batch_of(load, model.positions, about.row_pages, about.vocab, pages))
-            pages = self.batches[-1].pages.stop
-        arena = Arena(about.states, about.offsets, about.page_bytes, pages)
-        self.before = arena.pages[self.batches[0].pages].copy()
+            pages = -(-self.batches[-1].pages.stop // about.pages.slab_pages) * about.pages.slab_pages
+        arena = Arena(about.states, about.offsets, about.pages, pages)
+        self.before = arena.holding(self.batches[0].pages).copy()
         capacity = {name: max(batch.sizes[name] for batch in self.batches) for name in self.batches[0].sizes}
         self.bench = Bench(
             model,
@@ -198,7 +199,7 @@ class Child:
         """Run the first workload; a digest of all that it wrote."""
         batch = self.batches[0]
         arena = self.bench.arena
-        arena.pages[batch.pages] = self.before
+        arena.holding(batch.pages)[:] = self.before
         self.bench.output("logits", batch.sizes["R"] * self.about.vocab)[:] = np.nan
         with _Timer(message["seconds"]):
             self._run(message["program"], batch)
@@ -240,15 +241,16 @@ class Child:
         batch = batch_of(small, self.positions, self.about.row_pages, self.about.vocab)
         before = self.bench.repeats
         self.bench.repeats = tuple(min(count, 2 - count % 2) for count in before)  # odd or even, as before
-        held = self.bench.arena.pages[batch.pages].copy()
+        slabs = self.bench.arena.holding(batch.pages)
+        held = slabs.copy()
         try:
-            self.bench.arena.pages[batch.pages] = 0
+            slabs[:] = 0
             with _Timer(message["seconds"]):
                 self._run(message["program"], batch)
             found = self.bench.output("logits", batch.sizes["R"] * self.about.vocab).reshape(batch.sizes["R"], -1)
             wanted = interpreted(self.bench.model, self.bench.weights, batch, self.bench.repeats)
         finally:
-            self.bench.arena.pages[batch.pages] = held
+            slabs[:] = held
             self.bench.repeats = before
         return {"error_share": float(np.abs(found - wanted).max() / np.abs(wanted).max())}
 

@@ -12,6 +12,7 @@ from headrace.compiler.codegen.arrays import Array
 from headrace.compiler.codegen.layout import Layout
 from headrace.compiler.ir import BITS, DType
 from headrace.compiler.search.choices import merged
+from headrace.memory.page_form import PageForm
 from headrace.runtime.compile import PreparedModel
 from headrace.runtime.native_program import SLACK, aligned
 from headrace.runtime.packed_weights import stored_bits, weight_value, write
@@ -75,28 +76,34 @@ class Arena:
     """Pages of state, with random contents that are numbers.
 
     Args:
-        states: The states' arrays, each with its layout in a page.
-        offsets: First byte in a page of each state, repetition by repetition.
-        page_bytes: Bytes of a page.
-        pages: How many.
+        states: The states' arrays, each with its layout in a slab.
+        offsets: First byte in a slab of each state, repetition by repetition.
+        form: How pages lie in slabs.
+        pages: How many there must be.
     """
 
-    def __init__(self, states: Sequence[Array], offsets: Sequence[int], page_bytes: int, pages: int) -> None:
-        self.page_bytes = page_bytes
-        self.raw = aligned(page_bytes * pages + SLACK)
-        self.pages = self.raw[: page_bytes * pages].reshape(pages, page_bytes)
+    def __init__(self, states: Sequence[Array], offsets: Sequence[int], form: PageForm, pages: int) -> None:
+        self._form = form
+        slabs = -(-pages // form.slab_pages)
+        self.raw = aligned(form.slab_bytes * slabs + SLACK)
+        self.slabs = self.raw[: form.slab_bytes * slabs].reshape(slabs, form.slab_bytes)
         self._places = {(state.name, n % len(states)): state for n, state in enumerate(states)}
         self._names, self._offsets = [state.name for state in states], offsets
         for n, begin in enumerate(offsets):
-            end = offsets[n + 1] if n + 1 < len(offsets) else page_bytes
+            end = offsets[n + 1] if n + 1 < len(offsets) else form.slab_bytes
             self._fill(states[n % len(states)], begin, end)
 
     def _fill(self, state: Array, begin: int, end: int) -> None:
-        """One page's worth for all pages: what is in it does not matter, as long as it is no NaN."""
+        """One slab's worth for all slabs: what is in it does not matter, as long as it is no NaN."""
         count = (end - begin) * 8 // BITS[state.dtype]
         values = np.random.default_rng(begin).standard_normal(count).astype(np.float32)
-        self.pages[:, begin:end] = stored_bits(values, state.dtype).view(np.uint8)
+        self.slabs[:, begin:end] = stored_bits(values, state.dtype).view(np.uint8)
+
+    def holding(self, pages: slice) -> npt.NDArray[np.uint8]:
+        """The slabs with these pages, uint8 [slabs, bytes], a view."""
+        each = self._form.slab_pages
+        return self.slabs[pages.start // each : -(-pages.stop // each)]
 
     def address(self, name: str, repeat: int) -> int:
-        """Where a state's share of the first page is."""
+        """Where a state's share of the first slab is."""
         return self.raw.ctypes.data + self._offsets[repeat * len(self._names) + self._names.index(name)]

@@ -18,7 +18,7 @@ import msgspec
 import headrace
 from headrace.compiler.build import driver_source
 from headrace.compiler.native.build import Builder
-from headrace.compiler.native.cores import default_threads
+from headrace.compiler.native.cores import default_threads, usable_cpus
 from headrace.compiler.native.cpu import cpu_features
 from headrace.compiler.search.bound import Rates, Workload
 from headrace.compiler.search.choices import gene_space
@@ -75,6 +75,9 @@ class TuneOptions:
             raise InvalidInput(f"must be one of {', '.join(PURPOSES)}, not {self.purpose!r}", field="for")
         if not (self.seconds > 0 and math.isfinite(self.seconds)):
             raise InvalidInput(f"must be a positive number, got {self.seconds}", field="seconds")
+        cores = len(usable_cpus())
+        if self.threads is not None and not 1 <= self.threads <= cores:
+            raise InvalidInput(f"must be from 1 to {cores}, the processors here, got {self.threads}", field="threads")
 
 
 # Called with what is done, and how far the search is.
@@ -147,14 +150,29 @@ def replay_search(checkpoint: Checkpoint, spec: ModelSpec, recipe: Recipe, recor
     try:
         text = record.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidRecord(f"{record} cannot be read: {error}") from None
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise InvalidRecord(f"{record} cannot be read: {reason}") from None
     first, lines = read_record(text)
+    if program_in(first) != program_key(checkpoint, spec, recipe):
+        raise InvalidRecord("the record is of another model, recipe or version of Headrace")
     prepared, _ = open_prepared(checkpoint, spec, recipe)
     space = gene_space(prepared.program)
     measurer: Measurer = Replayer(lines, space)
     result = Search(space, measurer, settings_of(first)).run()
     loads, names = workloads(spec.context_length)
     return replace(summary(prepared, space, result, loads, names, rates_in(first)), record=str(record))
+
+
+def program_in(header: Mapping[str, Any]) -> str:
+    """The key of the program that a record's first line names.
+
+    Raises:
+        InvalidRecord: It names none.
+    """
+    try:
+        return msgspec.convert(header.get("key"), Key).program
+    except msgspec.ValidationError as error:
+        raise InvalidRecord(f"the record's program cannot be read: {error}") from None
 
 
 def rates_in(header: Mapping[str, Any]) -> Rates:
@@ -223,7 +241,7 @@ def _opening(
         loads,
         tuple(default.source.arrays.states.values()),
         default.state_offsets,
-        default.page_bytes,
+        default.pages,
         default.source.symbols,
         repeats,
         -(-spec.context_length // PAGE_TOKENS),
