@@ -18,9 +18,9 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from headrace.compiler.capture import capture_model
 from headrace.compiler.show import show_part
-from headrace.models.config import parse_llama
-from headrace.models.layers import rope_frequencies
-from headrace.models.llama import LlamaModel, load_model
+from headrace.models.configs.llama import parse_llama
+from headrace.models.families.llama import Model
+from headrace.models.loading import load_model
 from headrace.models.opening import open_checkpoint
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")  # of torch.export itself
@@ -66,8 +66,8 @@ def random_model(layers=3, change=None, **options):
     """A small decoder of ours with random weights, its architecture changed by ``change``."""
     config = parse_llama({**SMALL, **options, "num_hidden_layers": layers}, "test")
     torch.manual_seed(0)
-    model = LlamaModel(config).eval()
-    model.register_buffer("frequencies", rope_frequencies(config.rope, config.head_dim), persistent=False)
+    model = Model(config).eval()
+    model.make_tables("cpu")
     if change is not None:
         change(model)
     for parameter in model.requires_grad_(requires_grad=False).parameters():
@@ -84,13 +84,14 @@ SMALL = {
 def whole_sequence(model, tokens):
     """Logits of all tokens of one sequence, computed by the module itself."""
 
-    def attend(layer, query, key, value):
-        q, k, v = (x.transpose(0, 1)[None] for x in (query, key, value))
-        return scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)[0].transpose(0, 1)
+    class Whole:
+        def attend(self, layer, query, key, value):
+            q, k, v = (x.transpose(0, 1)[None] for x in (query, key, value))
+            return scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)[0].transpose(0, 1)
 
     with torch.no_grad():
         positions = torch.arange(len(tokens))
-        return model.logits(model.hidden(torch.tensor(tokens), positions, attend)).numpy()
+        return model.logits(model.hidden(torch.tensor(tokens), positions, Whole())).numpy()
 
 
 SHORT = [[t % 96 for t in tokens] for tokens in TOKENS]
@@ -227,7 +228,7 @@ def test_in_float64_to_the_ninth_digit(small, monkeypatch):
 def test_without_weights_in_memory():
     """Captured from the meta device, run with real weights."""
     with torch.device("meta"):
-        bare = LlamaModel(parse_llama({**SMALL, "num_hidden_layers": 12}, "test"))
+        bare = Model(parse_llama({**SMALL, "num_hidden_layers": 12}, "test"))
     model = random_model(layers=12)
     bare.register_buffer("frequencies", model.frequencies, persistent=False)
     captured = capture_model(bare)

@@ -17,7 +17,7 @@ from headrace.compiler.interpret import interpret
 from headrace.compiler.ir import INTEGERS, Kind, Op, selected_axes
 from headrace.compiler.rules import Assumptions, Blocks, explore
 from headrace.compiler.show import show
-from headrace.models.llama import load_model
+from headrace.models.loading import load_model
 from headrace.models.opening import open_checkpoint
 
 BLOCKS = Blocks("S", 16, "NB")

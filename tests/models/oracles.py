@@ -8,20 +8,13 @@ from typing import Any
 import gguf
 import numpy as np
 import torch
-
-
-def causal_attend(layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """Attention when all tokens are one whole sequence."""
-    turned = (x.transpose(0, 1)[None] for x in (query, key, value))
-    out = torch.nn.functional.scaled_dot_product_attention(*turned, is_causal=True, enable_gqa=True)
-    return out[0].transpose(0, 1)
+from dense_state import DenseState
 
 
 def our_logits(model: Any, tokens: list[int]) -> np.ndarray:
-    """``[T, vocab]`` of one whole sequence through a ``LlamaModel``."""
-    with torch.inference_mode():
-        hidden = model.hidden(torch.tensor(tokens), torch.arange(len(tokens)), causal_attend)
-        return model.logits(hidden).numpy()
+    """``[T, vocab]`` of one whole sequence through a ``FamilyModel``."""
+    state = DenseState(model.config.state_groups(), next(model.parameters()).dtype)
+    return state.step(model, ("only", tokens))[0].numpy()
 
 
 def their_logits(model: Any, tokens: list[int]) -> np.ndarray:

@@ -18,10 +18,11 @@ from safetensors.torch import load_file, save_file
 from tiny import make
 
 from headrace.errors import CheckpointError
-from headrace.models.families import load_spec
-from headrace.models.llama import load_model
+from headrace.models.loading import load_model
 from headrace.models.opening import open_checkpoint
+from headrace.models.registry import load_spec
 from headrace.models.safetensors_folder import SafetensorsFile
+from headrace.models.spec import attention_group
 
 Q_PROJ = "model.layers.1.self_attn.q_proj.weight"
 
@@ -85,7 +86,7 @@ def test_content_id_follows_the_weights(folder):
 def test_spec_and_tokenizer_of_a_folder(folder):
     spec = load_spec(open_checkpoint(folder), "mine")
     assert (spec.name, spec.family, spec.context_length, spec.eos_token_ids) == ("mine", "llama", 512, (2,))
-    assert [(g.kind, g.layers, g.heads, g.key_dim, g.value_dim) for g in spec.state_groups] == [("full", 3, 2, 16, 16)]
+    assert spec.state_groups == (attention_group("full", range(3), heads=2, head_dim=16),)
     assert open_checkpoint(folder).tokenizer.folder == folder
     assert open_checkpoint(folder).tokenizer.gguf is None
 
@@ -213,7 +214,7 @@ def gguf_with(path, arch="llama", change=None):
         ("llama", lambda w: w.add_array("llama.attention.head_count_kv", [1, 2]), "head_count_kv' has an unusable"),
         ("llama", lambda w: w.add_float32("llama.attention.key_length", 8.0), "key_length' has an unusable"),
         ("llama", lambda w: w.add_uint32("llama.attention.value_length", 4), "'v_head_dim' must equal"),
-        ("llama", lambda w: w.add_string("llama.rope.scaling.type", "yarn"), "rope_type' is 'yarn'"),
+        ("llama", lambda w: w.add_string("llama.rope.scaling.type", "yarn"), "rope.scaling.type' is 'yarn'"),
         ("llama", lambda w: w.add_uint32("llama.rope.dimension_count", 1), "partial_rotary_factor' is"),
         ("llama", lambda w: w.add_uint32("tokenizer.ggml.eos_token_id", 4), "'eos_token_id' must hold"),
         ("llama", lambda w: w.add_array("tokenizer.ggml.eos_token_id", [1, 2]), "'eos_token_id' must hold"),

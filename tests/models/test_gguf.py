@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from tiny import make
 
 from headrace.errors import CheckpointError
-from headrace.models.families import load_spec
 from headrace.models.gguf import FORMATS, GGUFFile
 from headrace.models.gguf_checkpoint import GGUFCheckpoint, hf_name, unpermute
-from headrace.models.llama import load_model
+from headrace.models.loading import load_model
 from headrace.models.opening import open_checkpoint
+from headrace.models.registry import load_spec
 
 # A tiny llama that llama-quantize wrote, k and v of its six layers in twelve formats; beside it those tensors
 # as llama-quantize turns them back into F32, by format, rows in the file's order. See docs/models.md.

@@ -10,11 +10,12 @@ import oracles
 import pytest
 import torch
 import transformers
+from dense_state import DenseState
 from tiny import CONFIGS, LINEAR_ROPE, LLAMA3_ROPE, make
 
-from headrace.models.families import load_spec
-from headrace.models.llama import load_model
+from headrace.models.loading import load_model
 from headrace.models.opening import open_checkpoint
+from headrace.models.registry import load_spec
 
 Q = gguf.GGMLQuantizationType
 TOKENS = np.random.default_rng(1).integers(3, 256, 200).tolist()
@@ -37,7 +38,7 @@ def test_safetensors_logits(name, shards, tmp_path):
     assert_same_logits(oracles.our_logits(ours, TOKENS), oracles.their_logits(model, TOKENS))
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", [name for name in CONFIGS if name != "llama_yarn"])
 def test_gguf_logits(name, tmp_path):
     model = make(name)
     oracles.write_gguf(model, tmp_path / "m.gguf", rope_factors=llama3_factors() if name == "llama3" else None)
@@ -101,14 +102,7 @@ def test_ragged_tokens_of_two_sequences_equal_each_alone(tmp_path):
     make("qwen3").save_pretrained(tmp_path)
     model = load_model(open_checkpoint(tmp_path))
     one, two = TOKENS[:11], TOKENS[11:40]
-
-    def attend(layer, q, k, v):
-        parts = [oracles.causal_attend(layer, q[s], k[s], v[s]) for s in (slice(0, 11), slice(11, 40))]
-        return torch.cat(parts)
-
-    with torch.inference_mode():
-        positions = torch.cat((torch.arange(11), torch.arange(29)))
-        both = model.logits(model.hidden(torch.tensor(one + two), positions, attend)).numpy()
+    both = torch.cat(DenseState(model.config.state_groups()).step(model, (1, one), (2, two))).numpy()
     alone = np.concatenate((oracles.our_logits(model, one), oracles.our_logits(model, two)))
     assert np.abs(both - alone).max() < 1e-5
 
@@ -118,12 +112,13 @@ def test_attend_sees_each_layer_once_in_order_with_its_shapes(tmp_path):
     model = load_model(open_checkpoint(tmp_path))
     calls = []
 
-    def attend(layer, q, k, v):
-        calls.append((layer, tuple(q.shape), tuple(k.shape), tuple(v.shape)))
-        return q
+    class Noted:
+        def attend(self, layer, q, k, v):
+            calls.append((layer, tuple(q.shape), tuple(k.shape), tuple(v.shape)))
+            return q
 
     with torch.inference_mode():
-        hidden = model.hidden(torch.tensor([3, 4, 5]), torch.arange(3), attend)
+        hidden = model.hidden(torch.tensor([3, 4, 5]), torch.arange(3), Noted())
     assert calls == [(layer, (3, 4, 32), (3, 2, 32), (3, 2, 32)) for layer in range(3)]
     assert hidden.shape == (3, 64)
     assert model.logits(hidden[-1:]).shape == (1, 256)
@@ -195,4 +190,4 @@ def test_smollm2_spec(smollm2):
     assert (spec.family, spec.vocab_size, spec.hidden_size, spec.context_length) == ("llama", 49152, 576, 8192)
     assert spec.eos_token_ids == (2,)
     assert spec.parameters == 134_515_008
-    assert spec.state_groups[0].elements_per_token() == 30 * 3 * 128
+    assert spec.state_groups[0].item_bytes(1) == 30 * 3 * 128

@@ -19,7 +19,7 @@ from headrace.compiler.ir import BITS, DType, Kind, Op, Program
 from headrace.compiler.rules.optimize import optimize
 from headrace.compiler.schedule.facts import Facts
 from headrace.errors import CheckpointError, InvalidInput
-from headrace.models.llama import load_model
+from headrace.models.loading import load_model
 from headrace.models.opening import open_checkpoint
 from headrace.quant.apply import apply_recipe
 from headrace.quant.recipes import DEFAULT, RECIPES, Recipe, recipe_named

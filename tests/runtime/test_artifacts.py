@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_folder import save_tiny
 
-from headrace.models.families import load_spec
 from headrace.models.opening import open_checkpoint
+from headrace.models.registry import load_spec
 from headrace.quant.recipes import recipe_named
 from headrace.runtime import artifacts, kept_files
 from headrace.runtime.artifacts import open_model, open_weights, program_key

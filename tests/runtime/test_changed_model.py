@@ -8,7 +8,7 @@ from engines import engine_for, record_logits, request, run
 from tiny import make
 
 from headrace.engine.sampling_params import SamplingParams
-from headrace.models import layers, llama
+from headrace.models.families import layers, llama
 
 GREEDY = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
 
@@ -30,11 +30,11 @@ def swapped_activation(monkeypatch):
 def gate_after_attention(monkeypatch):
     """Each head's mix, gated by its own query."""
 
-    def forward(self, x, cos, sin, attend):
+    def forward(self, x, cos, sin, state):
         query = self.q_norm(self.q_proj(x).unflatten(-1, (-1, self.head_dim)))
         key = self.k_norm(self.k_proj(x).unflatten(-1, (-1, self.head_dim)))
         value = self.v_proj(x).unflatten(-1, (-1, self.head_dim))
-        mixed = attend(self.layer, llama.rotate(query, cos, sin), llama.rotate(key, cos, sin), value)
+        mixed = state.attend(self.layer, llama.rotate(query, cos, sin), llama.rotate(key, cos, sin), value)
         return self.o_proj((mixed * torch.sigmoid(query)).flatten(-2))
 
     monkeypatch.setattr(llama.Attention, "forward", forward)

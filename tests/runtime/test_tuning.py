@@ -21,8 +21,8 @@ from headrace.compiler.search.genetic import Search
 from headrace.compiler.search.record import InvalidRecord, read_record
 from headrace.compiler.search.trials import Confirmation
 from headrace.errors import InvalidInput
-from headrace.models.families import load_spec
 from headrace.models.opening import open_checkpoint
+from headrace.models.registry import load_spec
 from headrace.quant.recipes import recipe_named
 from headrace.runtime import artifacts
 from headrace.runtime.artifacts import open_model, open_prepared, program_key, tuned_genome, tuning_key

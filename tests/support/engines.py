@@ -16,11 +16,12 @@ GREEDY = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True)
 def engine_for(path, *, pages=None, constraint_for=lambda params: None, **options):
     """An engine in debug mode; ``pages`` sizes its KV memory."""
     if pages is not None:
-        from headrace.models.families import load_spec
         from headrace.models.opening import open_checkpoint
-        from headrace.runtime.state_layout import state_layout
+        from headrace.models.registry import load_spec
+        from headrace.runtime.state_layout import state_layouts
 
-        options["kv_memory"] = pages * state_layout(load_spec(open_checkpoint(path), "m"), 4).page_bytes
+        (layout,) = state_layouts(load_spec(open_checkpoint(path), "m"), 4)
+        options["kv_memory"] = pages * layout.page_bytes
     options = {"threads": torch.get_num_threads(), "debug": True, "kv_memory": 64 << 20, **DEFAULTS, **options}
     if options.get("executor") == "eager":
         options = {name: value for name, value in options.items() if name not in ("recipe", "numerics")}

@@ -25,12 +25,21 @@ LLAMA3_ROPE = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
+YARN_ROPE = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 8.0,
+    "beta_fast": 8.0,
+    "beta_slow": 2.0,
+    "original_max_position_embeddings": 64,
+}
 LINEAR_ROPE = {"rope_type": "linear", "rope_theta": 5000.0, "factor": 4.0}
 
 CONFIGS: dict[str, Any] = {
     "llama2": lambda: transformers.LlamaConfig(**COMMON),
     "llama_linear": lambda: transformers.LlamaConfig(**COMMON, rope_parameters=dict(LINEAR_ROPE)),
     "llama3": lambda: transformers.LlamaConfig(**COMMON, head_dim=16, rope_parameters=dict(LLAMA3_ROPE)),
+    "llama_yarn": lambda: transformers.LlamaConfig(**COMMON, rope_parameters=dict(YARN_ROPE)),
     "llama_biased": lambda: transformers.LlamaConfig(**COMMON, attention_bias=True, mlp_bias=True),
     "smollm2": lambda: transformers.LlamaConfig(**COMMON, tie_word_embeddings=True),
     "mistral": lambda: transformers.MistralConfig(**COMMON, head_dim=32, sliding_window=None),

@@ -19,10 +19,10 @@ from headrace.engine.messages import Generate, ReplicaInfo, TokenDelta
 from headrace.engine.sampling_params import SamplingParams
 from headrace.errors import EngineError, InvalidInput
 from headrace.fleet.assembly import EngineOptions, build_engine
-from headrace.models.families import load_spec
 from headrace.models.opening import open_checkpoint
+from headrace.models.registry import load_spec
 from headrace.quant.recipes import DEFAULT as DEFAULT_RECIPE
-from headrace.runtime.state_layout import PAGE_TOKENS, state_layout
+from headrace.runtime.state_layout import PAGE_TOKENS, state_layouts
 
 PREFILL = {f"prefill_{n}": n for n in (128, 512, 2048)}
 DECODE = {f"decode_b{n}": n for n in (1, 8, 32)}
@@ -196,7 +196,7 @@ def _kv_bytes(path: str) -> int:
     spec = load_spec(open_checkpoint(path), path)
     pages_a_sequence = -(-(DECODE_PROMPT + DECODE_TOKENS + 1) // PAGE_TOKENS) + 1
     pages = max(max(DECODE.values()) * pages_a_sequence, -(-max(PREFILL.values()) // PAGE_TOKENS) + 2)
-    return state_layout(spec, LARGEST_ITEM).page_bytes * (pages + 1)
+    return sum(layout.page_bytes for layout in state_layouts(spec, LARGEST_ITEM)) * (pages + 1)
 
 
 def _check(deltas: Collection[TokenDelta]) -> None:

@@ -16,8 +16,8 @@ import numpy.typing as npt
 from headrace.errors import InvalidInput
 from headrace.memory.page_form import PageForm
 from headrace.models.checkpoint import Checkpoint
-from headrace.models.families import load_spec
 from headrace.models.opening import open_checkpoint
+from headrace.models.registry import load_spec
 from headrace.models.spec import ModelSpec
 from headrace.quant.quality import AIM, GATES, Comparison, Quality, scored_positions
 from headrace.quant.recipes import Recipe, recipe_named
@@ -142,15 +142,25 @@ def _compiled(checkpoint: Checkpoint, spec: ModelSpec, recipe: Recipe, context: 
 
 
 def _eager(checkpoint: Checkpoint, spec: ModelSpec, context: int, threads: int | None) -> Scorer:
-    from headrace.models.llama import load_model
+    from headrace.models.loading import load_model
     from headrace.runtime.eager import EagerExecutor, set_threads, torch_dtype
 
     if threads is not None:
         set_threads(threads)
     model = load_model(checkpoint, torch_dtype("float32"))
-    layout = EagerExecutor.layout_for(spec, torch_dtype("float32"))
-    state, table = _memory(context, layout.form)
-    return EagerExecutor(model, spec, layout, state=state, page_table=table, slots=1, context_length=context)
+    layouts = EagerExecutor.layouts_for(spec, torch_dtype("float32"))
+    form = layouts[0].form
+    state, table = _memory(context, form)
+    return EagerExecutor(
+        model,
+        spec,
+        layouts,
+        state=state,
+        slab_bytes=form.slab_bytes,
+        page_tables=(table,),
+        slots=1,
+        context_length=context,
+    )
 
 
 def _memory(context: int, form: PageForm) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:

@@ -95,9 +95,9 @@ def serve(
     from headrace.gateway.config import GatewayConfig
     from headrace.gateway.server import serve as serve_forever
     from headrace.logs import set_up_logs
-    from headrace.models.families import load_spec
     from headrace.models.hub import resolve
     from headrace.models.opening import open_checkpoint
+    from headrace.models.registry import load_spec
     from headrace.text.tokenizer import load_tokenizer
 
     config = GatewayConfig(

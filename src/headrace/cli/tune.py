@@ -65,9 +65,9 @@ def tune(
     """
     from headrace.cli.output import write_json
     from headrace.cli.progress import pull_progress
-    from headrace.models.families import load_spec
     from headrace.models.hub import resolve
     from headrace.models.opening import open_checkpoint
+    from headrace.models.registry import load_spec
     from headrace.quant.recipes import recipe_named
     from headrace.runtime.tuning.tune import TuneOptions, replay_search
     from headrace.runtime.tuning.tune import tune as search

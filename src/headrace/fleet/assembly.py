@@ -23,8 +23,8 @@ from headrace.errors import InvalidInput
 from headrace.memory.kv_memory import KvMemory
 from headrace.memory.page_form import PageForm
 from headrace.models.checkpoint import Checkpoint
-from headrace.models.families import load_spec
 from headrace.models.opening import open_checkpoint
+from headrace.models.registry import load_spec
 from headrace.models.spec import ModelSpec
 from headrace.quant.recipes import DEFAULT as DEFAULT_RECIPE
 from headrace.quant.recipes import Numerics, recipe_named
@@ -142,6 +142,8 @@ def build_engine(
     """
     checkpoint = open_checkpoint(Path(options.path))
     spec = load_spec(checkpoint, options.name)
+    if [group.kind for group in spec.state_groups] != ["full"]:
+        raise InvalidInput(f"models of the family {spec.family} cannot be served yet", field="model")
     prepared = _prepare(options, checkpoint, spec, progress or (lambda what, done, total: None))
     kv_bytes = options.kv_memory if options.kv_memory is not None else _default_kv_bytes()
     pages = kv_bytes // prepared.pages.page_bytes
@@ -210,25 +212,26 @@ def _prepare_eager(options: EngineOptions, checkpoint: Checkpoint, spec: ModelSp
     # The setting (of GNU's OpenMP) is read when PyTorch is loaded.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     # Imported late: PyTorch takes a second, and whoever only asks for help should not wait for it.
-    from headrace.models.llama import load_model
+    from headrace.models.loading import load_model
     from headrace.runtime.eager import EagerExecutor, set_threads, torch_dtype
 
     threads = set_threads(options.threads or os.cpu_count() or 1)
     model = load_model(checkpoint, torch_dtype(options.dtype), functools.partial(progress, "copying weights"))
-    layout = EagerExecutor.layout_for(spec, torch_dtype(options.dtype))
+    layouts = EagerExecutor.layouts_for(spec, torch_dtype(options.dtype))
 
     def build(memory: KvMemory, context: int) -> Executor:
         return EagerExecutor(
             model,
             spec,
-            layout,
+            layouts,
             state=memory.arena.buffer,
-            page_table=memory.pool.page_table,
+            slab_bytes=memory.arena.slab_bytes,
+            page_tables=(memory.pool.page_table,),
             slots=options.max_running,
             context_length=context,
         )
 
-    return _Prepared(f"eager {options.dtype}", threads, layout.form, build)
+    return _Prepared(f"eager {options.dtype}", threads, layouts[0].form, build)
 
 
 def _prepare_compiled(options: EngineOptions, checkpoint: Checkpoint, spec: ModelSpec, progress: Progress) -> _Prepared:

@@ -234,7 +234,11 @@ def _rope(file: GGUFFile, data: _Metadata, head_dim: int) -> dict[str, Any]:
         return {**rope, "rope_type": "factors", "factors": file.read(file.tensors[ROPE_FACTORS]).ravel().tolist()}
     if scaling == "linear" or (scaling == "none" and factor != 1.0):
         return {**rope, "rope_type": "linear", "factor": factor}
-    return rope if scaling == "none" else {**rope, "rope_type": scaling}
+    if scaling != "none":
+        raise CheckpointError(
+            f"'rope.scaling.type' is {scaling!r:.50}; known in GGUF are none and linear", file=file.path
+        )
+    return rope
 
 
 def _end_tokens(metadata: Mapping[str, Any]) -> list[Any]:

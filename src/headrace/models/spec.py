@@ -2,31 +2,72 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
+
+StateKind = Literal["full", "window", "latent", "recurrent"]
+
+
+@dataclass(frozen=True, slots=True)
+class StatePart:
+    """One array that a layer keeps: of each token, or of the whole sequence where the state is recurrent.
+
+    Attributes:
+        name: ``key``, ``value``, ``latent``, …
+        shape: Its dimensions.
+        wide: Kept in float32, whatever the executor computes in.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    wide: bool = False
+
+    @property
+    def elements(self) -> int:
+        """How many numbers it has."""
+        return math.prod(self.shape)
 
 
 @dataclass(frozen=True, slots=True)
 class StateGroup:
-    """One kind of state that a sequence keeps between steps.
+    """One kind of state that a sequence keeps between steps, of all layers that keep it.
 
     Attributes:
-        kind: ``full`` attention keeps a key and a value of every token.
-        layers: Layers that keep it.
-        heads: Key/value heads a layer.
-        key_dim: Elements of one head's key.
-        value_dim: Elements of one head's value.
+        kind: ``full``: attention over all tokens keeps a key and a value of each. ``window``: attention over the last
+            tokens needs those of the last ``window`` alone. ``latent``: one compressed vector a token stands for the
+            keys and values of all heads (MLA). ``recurrent``: a state of fixed size stands for all tokens so far.
+        layers: Numbers of the layers that keep it, in order.
+        parts: What each of them keeps.
+        window: Tokens that a token of a ``window`` group sees, itself included; else 0.
     """
 
-    kind: Literal["full"]
-    layers: int
-    heads: int
-    key_dim: int
-    value_dim: int
+    kind: StateKind
+    layers: tuple[int, ...]
+    parts: tuple[StatePart, ...]
+    window: int = 0
 
-    def elements_per_token(self) -> int:
-        """Elements that one token keeps, over all layers."""
-        return self.layers * self.heads * (self.key_dim + self.value_dim)
+    @property
+    def by_token(self) -> bool:
+        """Whether each token has its own share, in pages; else the whole sequence has one."""
+        return self.kind != "recurrent"
+
+    def item_bytes(self, element_bytes: int) -> int:
+        """Bytes of a token, or of a recurrent state, over all layers.
+
+        Args:
+            element_bytes: Of an element that is not wide.
+        """
+        return len(self.layers) * sum(part.elements * (4 if part.wide else element_bytes) for part in self.parts)
+
+
+def attention_group(
+    kind: Literal["full", "window"], layers: Iterable[int], heads: int, head_dim: int, window: int = 0
+) -> StateGroup:
+    """The group of layers whose heads keep keys and values of one size."""
+    shape = (heads, head_dim)
+    return StateGroup(kind, tuple(layers), (StatePart("key", shape), StatePart("value", shape)), window)
 
 
 @dataclass(frozen=True, slots=True)

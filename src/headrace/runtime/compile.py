@@ -121,7 +121,7 @@ def prepare_model(
         Unsupported: The model cannot be captured.
     """
     from headrace.compiler.capture import capture_model
-    from headrace.models.llama import skeleton
+    from headrace.models.loading import skeleton
 
     report("capturing the model")
     captured = capture_model(skeleton(checkpoint))

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
 
-from headrace.models.llama import LlamaModel
+from headrace.models.families.model import FamilyModel
 from headrace.models.spec import ModelSpec
 from headrace.runtime.batch import (
     Batch,
@@ -24,9 +22,10 @@ from headrace.runtime.batch import (
     TokenLogprobs,
     whole_prompt,
 )
+from headrace.runtime.eager_state import GroupPages, PagedState, Row
 from headrace.runtime.sampler import token_logprobs
 from headrace.runtime.slots import SlotTable
-from headrace.runtime.state_layout import StateLayout, state_layout
+from headrace.runtime.state_layout import PAGE_TOKENS, StateLayout, state_layouts
 
 # Prompt positions whose logits are held at once: 64 x 49,152 float32 are 12 MB.
 LOGIT_ROWS = 64
@@ -43,56 +42,45 @@ def torch_dtype(name: str) -> torch.dtype:
     return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name]
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """Where one sequence's tokens lie: in the batch, in its sequence, in the pages."""
-
-    slot: int
-    begin: int
-    end: int
-    context: int
-    pages: Tensor
-    mask: Tensor | None
-
-
 class EagerExecutor:
     """Runs batches with PyTorch on the CPU, in ``collect``, on the caller's thread.
 
     Args:
         model: The family module.
         spec: The model's dimensions.
-        layout: What a page holds, from ``layout_for``.
+        layouts: What the pages of each group hold, from ``layouts_for``.
         state: uint8 [bytes], the arena.
-        page_table: int64 [handles], byte offset of each page in the arena.
+        slab_bytes: Bytes of its slabs.
+        page_tables: int64 [handles] of each group, byte offset of each page in the arena.
         slots: Sequences that run at once.
         context_length: Most tokens of a sequence.
     """
 
     def __init__(
         self,
-        model: LlamaModel,
+        model: FamilyModel,
         spec: ModelSpec,
-        layout: StateLayout,
+        layouts: Sequence[StateLayout],
         *,
         state: npt.NDArray[np.uint8],
-        page_table: npt.NDArray[np.int64],
+        slab_bytes: int,
+        page_tables: Sequence[npt.NDArray[np.int64]],
         slots: int,
         context_length: int,
     ) -> None:
         self.model = model
-        self.layout = layout
-        self.page_table = page_table
-        self.dtype = next(model.parameters()).dtype
+        self.page_tables = page_tables
         self.forwards = 0  # counted, so that a test can hold us to one a step
-        row_pages = -(-context_length // layout.page_tokens)
+        row_pages = -(-context_length // PAGE_TOKENS)
         self.slots = SlotTable(slots, row_pages, spec.vocab_size)
-        self._pages = torch.from_numpy(state).view(self.dtype).view(-1, *layout.shape)
+        dtype = next(model.parameters()).dtype
+        self._groups = [GroupPages(layout, state, slab_bytes, dtype) for layout in layouts]
         self._queue = BatchQueue()
 
     @staticmethod
-    def layout_for(spec: ModelSpec, dtype: torch.dtype) -> StateLayout:
-        """The layout of the pages that an executor of this element type reads and writes."""
-        return state_layout(spec, dtype.itemsize)
+    def layouts_for(spec: ModelSpec, dtype: torch.dtype) -> tuple[StateLayout, ...]:
+        """The layouts of the pages that an executor of this element type reads and writes."""
+        return state_layouts(spec, dtype.itemsize)
 
     def submit(self, batch: Batch) -> Ticket:
         """Queue a batch; it runs when it is collected."""
@@ -122,44 +110,27 @@ class EagerExecutor:
         Yields:
             float32 [some, vocab].
         """
-        batch = whole_prompt(tokens, self.layout.page_tokens)
+        batch = whole_prompt(tokens, PAGE_TOKENS)
         with torch.inference_mode():
             self.slots.apply(batch)
             hidden = self._forward(batch, self._rows(batch))
             for at in range(rows.start, rows.stop, LOGIT_ROWS):
                 yield self.model.logits(hidden[at : min(rows.stop, at + LOGIT_ROWS)]).numpy()
 
-    def _rows(self, batch: Batch) -> list[_Row]:
-        rows = []
-        for i, slot in enumerate(batch.slots.tolist()):
-            begin, end = int(batch.offsets[i]), int(batch.offsets[i + 1])
-            start, count = int(batch.starts[i]), end - begin
-            context = start + count
-            handles = self.slots.page_rows[slot, : -(-context // self.layout.page_tokens)]
-            pages = torch.from_numpy(self.page_table[handles] // self.layout.page_bytes)
-            rows.append(_Row(slot, begin, end, context, pages, _causal_mask(count, context)))
-        return rows
+    def _rows(self, batch: Batch) -> list[Row]:
+        ends = batch.starts + np.diff(batch.offsets)
+        parts = (batch.slots, batch.offsets[:-1], batch.offsets[1:], ends)
+        return [Row(*numbers) for numbers in zip(*(part.tolist() for part in parts), strict=True)]
 
-    def _forward(self, batch: Batch, rows: list[_Row]) -> Tensor:
-        """[total, hidden]: the final hidden vectors; writes keys and values into the pages."""
+    def _forward(self, batch: Batch, rows: list[Row]) -> Tensor:
+        """[total, hidden]: the final hidden vectors; writes what the sequences keep into the pages."""
         self.forwards += 1
-        lengths = np.diff(batch.offsets)
-        positions = np.arange(batch.offsets[-1]) + np.repeat(batch.starts - batch.offsets[:-1], lengths)
-        in_page = torch.from_numpy(positions % self.layout.page_tokens)
-        page_of = torch.cat(
-            [r.pages[(torch.arange(r.context - (r.end - r.begin), r.context)) // self.layout.page_tokens] for r in rows]
-        )
-
-        def attend(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-            keys, values = self._pages[:, layer, 0], self._pages[:, layer, 1]
-            keys[page_of, in_page] = key
-            values[page_of, in_page] = value
-            return torch.cat([_attend_row(r, query, keys, values) for r in rows])
-
+        positions = torch.cat([torch.arange(row.start, row.context) for row in rows])
         tokens = torch.from_numpy(self.slots.resolve(batch).astype(np.int64))
-        return self.model.hidden(tokens, torch.from_numpy(positions), attend)
+        state = PagedState(self._groups, self.page_tables, (self.slots.page_rows,), rows)
+        return self.model.hidden(tokens, positions, state)
 
-    def _output(self, batch: Batch, rows: list[_Row], hidden: Tensor, begin: float) -> StepOutput:
+    def _output(self, batch: Batch, rows: list[Row], hidden: Tensor, begin: float) -> StepOutput:
         # Before a token is drawn: drawing changes slots, so what fails after it could not be run again.
         prompt = tuple(self._prompt_logprobs(row, hidden) for row in rows)
         tokens = np.full(len(rows), -1, np.int32)
@@ -177,11 +148,11 @@ class EagerExecutor:
         seconds = time.perf_counter() - begin
         return StepOutput(batch.step, tokens, (tokens >= 0).astype(np.int32), tuple(logprobs), prompt, errors, seconds)
 
-    def _prompt_logprobs(self, row: _Row, hidden: Tensor) -> tuple[TokenLogprobs, ...]:
+    def _prompt_logprobs(self, row: Row, hidden: Tensor) -> tuple[TokenLogprobs, ...]:
         """Log probabilities of the prompt tokens that follow this row's positions."""
         slot = self.slots[row.slot]
         top = slot.sampling.prompt_logprobs
-        first = row.context - (row.end - row.begin)
+        first = row.start
         count = min(row.context, slot.prompt_length - 1) - first
         if top is None or count <= 0:
             return ()
@@ -192,19 +163,3 @@ class EagerExecutor:
             follows = slot.tokens[first + at + 1 : first + at + many + 1].tolist()
             reports += [token_logprobs(x, token, top) for x, token in zip(logits, follows, strict=True)]
         return tuple(reports)
-
-
-def _causal_mask(count: int, context: int) -> Tensor | None:
-    """Bool [count, context], true where a query sees a key; None where every query sees every key."""
-    if count == 1:
-        return None
-    return torch.ones(count, context, dtype=torch.bool).tril(context - count)
-
-
-def _attend_row(row: _Row, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """[count, heads, head_dim]: attention of one sequence's new tokens over its pages."""
-    q = query[row.begin : row.end].transpose(0, 1)
-    k = keys[row.pages].flatten(0, 1)[: row.context].transpose(0, 1)
-    v = values[row.pages].flatten(0, 1)[: row.context].transpose(0, 1)
-    out = scaled_dot_product_attention(q[None], k[None], v[None], attn_mask=row.mask, enable_gqa=True)
-    return out[0].transpose(0, 1)

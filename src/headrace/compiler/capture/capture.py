@@ -95,7 +95,7 @@ def capture_model(
     attention looks at (a multiple of 16 up to 16 P), R rows of logits, N pages.
 
     Args:
-        model: A family's module, with ``hidden`` and ``logits`` as ``headrace.models.llama.LlamaModel`` has them. Its
+        model: A family's module, as ``headrace.models.families.model.FamilyModel`` has it. Its
             parameters may be on the meta device: they are not read. Buffers must hold their values.
         pages: Symbol of the number of pages.
         page_tokens: Tokens a page.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Protocol, cast
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ from headrace.compiler.ir import Axis
 class Decoder(Protocol):
     """What a family's module offers."""
 
-    def hidden(self, tokens: Tensor, positions: Tensor, attend: Callable[..., Tensor]) -> Tensor:
+    def hidden(self, tokens: Tensor, positions: Tensor, state: Any) -> Tensor:
         """Normalized hidden vectors."""
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -53,23 +53,29 @@ class ModelStep(nn.Module):
         """``[R, vocab]``; arguments as ``step_arguments`` lists them."""
         keys = dict(zip(self.layers, states[::2], strict=True))
         values = dict(zip(self.layers, states[1::2], strict=True))
-        attend = PagedAttention(Step(positions, row, page_rows, context), keys, values)
+        state = PagedAttention(Step(positions, row, page_rows, context), keys, values)
         model = cast(Decoder, self.model)
-        return model.logits(model.hidden(tokens, positions, attend)[select])
+        return model.logits(model.hidden(tokens, positions, state)[select])
+
+
+@dataclass(frozen=True, slots=True)
+class _Noted:
+    """Notes what each layer wants to keep, and computes nothing."""
+
+    layers: dict[int, LayerState] = field(default_factory=dict)
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        self.layers[layer] = LayerState(key.shape[1], key.shape[2], value.shape[2])
+        return query.new_empty((*query.shape[:2], value.shape[2]))
 
 
 def layer_states(model: nn.Module) -> dict[int, LayerState]:
     """What each layer keeps: asked by running the model without memory."""
-    states: dict[int, LayerState] = {}
-
-    def attend(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        states[layer] = LayerState(key.shape[1], key.shape[2], value.shape[2])
-        return query.new_empty((*query.shape[:2], value.shape[2]))
-
+    noted = _Noted()
     with torch.no_grad(), without_memory(model) as mode, mode:
         tokens = torch.zeros(2, dtype=torch.int32)
-        cast(Decoder, model).hidden(tokens, tokens, attend)
-    return states
+        cast(Decoder, model).hidden(tokens, tokens, noted)
+    return noted.layers
 
 
 def step_arguments(

@@ -1,4 +1,4 @@
-"""Attention over pages, in plain PyTorch: what a family's ``attend`` is while it is captured.
+"""Attention over pages, in plain PyTorch: what ``State.attend`` is while a family is captured.
 
 The tokens of a step lie side by side, ``row`` says whose each is. Keys and values of all sequences lie in pages of 16
 tokens; ``page_rows`` says which pages a sequence has::
@@ -35,7 +35,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class PagedAttention:
-    """An ``Attend`` (``headrace.models.layers``) over pages.
+    """A ``State`` (``headrace.models.families.state``) of attention over all tokens, in pages.
 
     Attributes:
         step: The step.
@@ -47,7 +47,7 @@ class PagedAttention:
     keys: Mapping[int, Tensor]
     values: Mapping[int, Tensor]
 
-    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Store keys and values, then let each token see its sequence up to itself.
 
         Args:

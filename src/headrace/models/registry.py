@@ -1,16 +1,40 @@
-"""Which family module computes which model, and the model's spec. No PyTorch."""
+"""Which family computes which model, and the model's spec. No PyTorch."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from headrace.errors import CheckpointError
 from headrace.models.checkpoint import Checkpoint
-from headrace.models.config import ConfigReader, parse_llama
+from headrace.models.configs.llama import parse_llama
+from headrace.models.configs.reader import ConfigReader
 from headrace.models.spec import ModelSpec, StateGroup
+
+
+class FamilyConfig(Protocol):
+    """What the config of every family has."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Rows of the output layer."""
+
+    @property
+    def hidden_size(self) -> int:
+        """Elements of a token's hidden vector."""
+
+    @property
+    def context_length(self) -> int:
+        """Most tokens of a sequence."""
+
+    @property
+    def tied(self) -> bool:
+        """Whether the output layer is the embedding matrix."""
+
+    def state_groups(self) -> tuple[StateGroup, ...]:
+        """What a sequence keeps between steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,12 +42,14 @@ class Family:
     """A line of models that one module computes.
 
     Attributes:
-        name: The module in this folder.
+        name: The module in ``families/``, whose ``Model`` takes what ``parse`` returns.
         architectures: ``architectures`` of ``config.json`` -> ``model_type``.
+        parse: Reads a config; the second argument is what errors name.
     """
 
     name: str
     architectures: Mapping[str, str]
+    parse: Callable[[Mapping[str, Any], object], FamilyConfig]
 
 
 FAMILIES = (
@@ -35,6 +61,7 @@ FAMILIES = (
             "Qwen2ForCausalLM": "qwen2",
             "Qwen3ForCausalLM": "qwen3",
         },
+        parse_llama,
     ),
 )
 
@@ -76,8 +103,7 @@ def load_spec(checkpoint: Checkpoint, name: str) -> ModelSpec:
         CheckpointError: The architecture is unknown or the config is unusable.
     """
     family = family_of(checkpoint.config, checkpoint.path)
-    config = parse_llama(checkpoint.config, checkpoint.path)
-    attention = StateGroup("full", config.layers, config.kv_heads, config.head_dim, config.head_dim)
+    config = family.parse(checkpoint.config, checkpoint.path)
     return ModelSpec(
         name=name,
         family=family.name,
@@ -85,6 +111,6 @@ def load_spec(checkpoint: Checkpoint, name: str) -> ModelSpec:
         hidden_size=config.hidden_size,
         context_length=config.context_length,
         eos_token_ids=ConfigReader(checkpoint.config, checkpoint.path).token_ids("eos_token_id", config.vocab_size),
-        state_groups=(attention,),
+        state_groups=config.state_groups(),
         parameters=sum(math.prod(checkpoint.shape(tensor)) for tensor in checkpoint.names()),
     )

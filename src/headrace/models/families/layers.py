@@ -6,17 +6,11 @@ Each rounds where Transformers does, so that the two agree to the last bits of f
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
-from headrace.models.config import RopeConfig
-
-# attend(layer, query [T, heads, head_dim], key [T, kv_heads, head_dim], value [T, kv_heads, head_dim])
-#   -> [T, heads, head_dim]
-# Query and key come rotated. The callee stores key and value, and owns the rest: which token sees which.
-Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+from headrace.models.configs.rope import RopeConfig
 
 
 class Linear(nn.Linear):
@@ -76,6 +70,8 @@ def rope_frequencies(rope: RopeConfig, head_dim: int) -> Tensor:
         return plain / torch.tensor(rope.factors, dtype=torch.float32)
     if rope.type == "llama3":
         return _llama3_frequencies(plain, rope)
+    if rope.type == "yarn":
+        return _yarn_frequencies(plain, rope, head_dim)
     return plain
 
 
@@ -90,20 +86,43 @@ def _llama3_frequencies(plain: Tensor, rope: RopeConfig) -> Tensor:
     return torch.where(short, plain, torch.where(long, stretched, blended))
 
 
-def rope_tables(positions: Tensor, frequencies: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def _yarn_frequencies(plain: Tensor, rope: RopeConfig, head_dim: int) -> Tensor:
+    """Frequencies that turn often in the original context are kept, slow ones divided, those between blended."""
+
+    def turning(times: float) -> float:
+        """Which frequency turns so many times in the original context; a fraction of an index."""
+        return head_dim * math.log(rope.original_context / (times * 2 * math.pi)) / (2 * math.log(rope.theta))
+
+    low, high = turning(rope.beta_fast), turning(rope.beta_slow)
+    if rope.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, head_dim - 1)
+    span = high - low if high != low else 0.001
+    divided = ((torch.arange(head_dim // 2, dtype=torch.float32) - low) / span).clamp(0, 1)
+    kept = 1 - divided
+    return plain / rope.factor * (1 - kept) + plain * kept
+
+
+def rope_tables(
+    positions: Tensor, frequencies: Tensor, dtype: torch.dtype, factor: float = 1.0
+) -> tuple[Tensor, Tensor]:
     """Cosine and sine of every token's angles.
 
     Args:
         positions: ``int64 [T]``.
         frequencies: ``float32 [head_dim / 2]``.
         dtype: Of the result; angles are computed in float32 and rounded last.
+        factor: Of both: ``RopeConfig.attention_factor``.
 
     Returns:
         Two ``[T, 1, head_dim]`` tensors, the second half of the last dimension equal to the first.
     """
     angles = positions[:, None].float() * frequencies
     both = torch.cat((angles, angles), dim=-1)[:, None, :]
-    return both.cos().to(dtype), both.sin().to(dtype)
+    cos, sin = both.cos(), both.sin()
+    if factor != 1.0:
+        cos, sin = cos * factor, sin * factor
+    return cos.to(dtype), sin.to(dtype)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -1,0 +1,1 @@
+"""Dimensions of each family, parsed from ``config.json`` and checked value by value. No PyTorch."""
