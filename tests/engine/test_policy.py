@@ -51,9 +51,18 @@ def test_the_last_to_arrive_is_preempted():
 
 
 def test_admission_leaves_a_page_for_each_that_runs():
-    assert policy.may_admit(pages_needed=5, pages_available=8, running=3)
-    assert not policy.may_admit(pages_needed=6, pages_available=8, running=3)
-    assert policy.may_admit(pages_needed=6, pages_available=0, running=0)
+    assert policy.may_admit(running=3, fits=lambda spare: spare <= 3)
+    assert not policy.may_admit(running=3, fits=lambda spare: spare <= 2)
+    assert policy.may_admit(running=0, fits=lambda spare: False)
+
+
+def test_chunks_end_where_a_state_can_be_found_again():
+    assert policy.chunk(0, 100, 64, 1) == 64
+    assert policy.chunk(0, 100, 60, 16) == 48
+    assert policy.chunk(48, 52, 60, 16) == 48
+    assert policy.chunk(96, 4, 60, 16) == 4  # the rest of the prompt
+    assert policy.chunk(0, 100, 7, 16) == 7  # no multiple is near
+    assert policy.chunk(7, 93, 20, 16) == 9
 
 
 def test_step_cost_learns_a_linear_law():

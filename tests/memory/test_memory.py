@@ -1,4 +1,11 @@
-"""Pool and prefix tree under random operations, against a plain dictionary of what should be there."""
+"""Arena, pools and prefix tree under random operations, beside plain lists of what every sequence should hold.
+
+An executor of bytes stands for the real one: it carries out the commands, writes each token into the pages as keys and
+values would be, and reads back all that a token sees before it goes on.
+"""
+
+import random
+from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
@@ -6,170 +13,378 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from headrace.memory.kv_memory import KvMemory
+from headrace.engine.policy import chunk
+from headrace.memory.commands import POISON, carry_out
 from headrace.memory.page_form import PageForm
+from headrace.memory.slabs import common_slab
+from headrace.memory.state_memory import READ, WRITE, Holding, MemoryGroup, StateMemory
 
-PAGE = 4
+PAGE, WINDOW, STEP = 4, 7, 9
+FULL = PageForm.of(4, [(1, 8), (2, 4)])
+NARROW = PageForm.of(4, [(1, 12)])
+STATE = PageForm.of(4, [(1, 20)])
 TOKENS = st.lists(st.integers(0, 2), min_size=1, max_size=30)
+KINDS = {
+    "full": (True, FULL, 0),
+    "window": (True, NARROW, WINDOW),
+    "state": (False, STATE, 0),
+}
+
+
+def memory(nbytes, kinds=("full",), slab=96, **options):
+    groups = [MemoryGroup(by_token, form.in_slabs(slab), window) for by_token, form, window in map(KINDS.get, kinds)]
+    return StateMemory(groups, nbytes=nbytes, page_tokens=PAGE, **options)
 
 
 def array(values):
     return np.array(values, np.int32)
 
 
-def memory(pages=16, **kwargs):
-    return KvMemory(pages=pages, form=PageForm(4, ((1, 40), (3, 8))), page_tokens=PAGE, **kwargs)
+def state_after(tokens):
+    """What a recurrent layer would have: it depends on every token and on their order."""
+    value = 0
+    for token in tokens:
+        value = (31 * value + token + 1) % 251
+    return value
 
 
-def fill(mem, handles, tokens):
-    """Write the tokens into the pages' bytes, as an executor writes keys and values."""
-    for i, handle in enumerate(handles):
-        page = tokens[i * PAGE : (i + 1) * PAGE]
-        for pieces in mem.pool.form.pieces(mem.arena.buffer, mem.pool.page_table[handle]):
-            pieces[:, : len(page)] = page
+class Bytes:
+    """The executor's side: a buffer, tables, rows."""
+
+    def __init__(self, mem):
+        self.mem = mem
+        self.buffer = np.full(mem.arena.nbytes, POISON, np.uint8)
+        self.forms = [group.form for group in mem.groups]
+        self.tables = [np.full(pool.capacity, -1, np.int64) for pool in mem.pools]
+
+    def pieces(self, group, handle):
+        return self.forms[group].pieces(self.buffer, int(self.tables[group][handle]))
+
+    def compute(self, rows, tokens, computed, count):
+        """Read what the tokens see, then write theirs."""
+        for n, group in enumerate(self.mem.groups):
+            if not group.by_token:
+                read, write = rows[n][READ], rows[n][WRITE]
+                if computed:
+                    assert all((p == state_after(tokens[:computed])).all() for p in self.pieces(n, read)), (
+                        "a wrong state"
+                    )
+                for p in self.pieces(n, write):
+                    p[:] = state_after(tokens[: computed + count])
+                continue
+            first = max(0, computed - group.window + 1) if group.window else 0
+            for at in range(first, computed):
+                for p in self.pieces(n, rows[n][at // PAGE]):
+                    assert (p[:, at % PAGE] == tokens[at]).all(), "a token sees what is not its sequence's"
+            for at in range(computed, computed + count):
+                for p in self.pieces(n, rows[n][at // PAGE]):
+                    p[:, at % PAGE] = tokens[at]
 
 
-def read(mem, handles):
-    """The tokens, once they are known to be the same in all pieces of each page."""
-    pages = [np.empty(0, np.uint8)]
-    for offset in mem.pool.page_table[handles].tolist():
-        pieces = np.concatenate([p[:, :PAGE] for p in mem.pool.form.pieces(mem.arena.buffer, offset)])
-        assert (pieces == pieces[0]).all()
-        pages.append(pieces[0])
-    return np.concatenate(pages)
+@dataclass(eq=False)
+class Running:
+    tokens: list
+    held: Holding
+    computed: int
+    rows: list = field(default_factory=list)
+
+    def write(self, writes):
+        for write in writes:
+            row = self.rows[write.group]
+            row[write.start : write.start + len(write.handles)] = write.handles
 
 
 class Memory(RuleBasedStateMachine):
-    """Sequences come, share, grow and go; no page is lost, shared by mistake, or holds another's tokens."""
+    """Sequences come, share, grow and go; nothing is lost, shared by mistake, or read where it is not."""
 
-    @initialize(pages=st.integers(4, 40))
-    def start(self, pages):
-        self.mem = memory(pages, poison=True)
-        self.rows = {}
-        self.next = 0
+    @initialize(
+        kinds=st.sampled_from(
+            [("full",), ("full", "window"), ("window",), ("state",), ("full", "state"), ("full", "window", "state")]
+        ),
+        nbytes=st.integers(4, 24).map(lambda slabs: slabs * 96),
+    )
+    def start(self, kinds, nbytes):
+        self.mem = memory(nbytes, kinds, poison=True)
+        self.bytes = Bytes(self.mem)
+        self.running = []
+        self.seen = []
 
-    @rule(tokens=TOKENS, key=st.sampled_from("ab"), computed=st.booleans())
-    def admit(self, tokens, key, computed):
-        tokens = array(tokens)
-        row = self.mem.match(key, tokens)
-        assert len(row) * PAGE < len(tokens), "at least one token is left to compute"
-        assert (read(self.mem, row) == tokens[: len(row) * PAGE]).all(), "a cached page holds other tokens"
-        more = self.mem.allocate(self.mem.pages_for(len(tokens)) - len(row), row[-1] if len(row) else None)
-        if more is None:
-            self.mem.release(row)
+    @rule(data=st.data(), tokens=TOKENS)
+    def add(self, data, tokens):
+        """A new sequence, mostly with a prefix that was seen."""
+        if self.seen and data.draw(st.booleans()):
+            before = data.draw(st.sampled_from(self.seen))
+            tokens = before[: data.draw(st.integers(0, len(before)))] + tokens
+        self.seen = [*self.seen[-7:], tokens]
+        held, computed = self.mem.match("key", array(tokens))
+        assert computed % PAGE == 0
+        assert computed < len(tokens)
+        sequence = Running(tokens, held, computed, [np.full(40, -1, np.int32) for _ in self.mem.groups])
+        for group, row in enumerate(held.rows):
+            sequence.rows[group][: len(row)] = row
+        self.running.append(sequence)
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data(), more=st.lists(st.integers(0, 2), max_size=3))
+    def step(self, data, more):
+        """Compute some tokens, if there is room for them; there must be if the memory said so."""
+        sequence = data.draw(st.sampled_from(self.running))
+        if sequence.computed == len(sequence.tokens) and len(sequence.tokens) < 100:
+            sequence.tokens = [*sequence.tokens, *more]
+        pending = len(sequence.tokens) - sequence.computed
+        if not pending:
             return
-        row = np.concatenate([row, more])
-        fill(self.mem, row, tokens)
-        if computed:
-            row = self.mem.share(key, tokens, row)
-            assert (read(self.mem, row)[: len(tokens)] == tokens).all(), "an exchanged page holds other tokens"
-        self.rows[self.next] = (key, tokens, row)
-        self.next += 1
+        granule = PAGE if self.mem.has_states else 1
+        count = chunk(sequence.computed, pending, data.draw(st.integers(1, STEP)), granule)
+        reach = sequence.computed + count
+        fits = self.mem.fits(sequence.held, reach, step_tokens=STEP)
+        if sequence.computed < sequence.held.reach and reach <= sequence.held.reach:
+            writes = []
+        else:
+            writes = self.mem.grow(sequence.held, reach)
+        assert writes is not None or not fits, "there is no room although there should be"
+        if writes is None:
+            return
+        sequence.write(writes)
+        carry_out(self.mem.commands(), self.bytes.forms, self.bytes.tables, self.bytes.buffer)
+        self.bytes.compute(sequence.rows, sequence.tokens, sequence.computed, count)
+        sequence.computed += count
+        if data.draw(st.booleans()):
+            sequence.write(self.mem.share("key", array(sequence.tokens[: sequence.computed]), sequence.held))
+        sequence.write(self.mem.advance(sequence.held, sequence.computed))
 
-    @precondition(lambda self: self.rows)
+    @precondition(lambda self: self.running)
     @rule(data=st.data(), keep=st.booleans())
-    def finish(self, data, keep):
-        key, tokens, row = self.rows.pop(data.draw(st.sampled_from(sorted(self.rows))))
-        if keep:
-            row = self.mem.share(key, tokens, row)
-        self.mem.release(row)
+    def end(self, data, keep):
+        sequence = self.running.pop(data.draw(st.integers(0, len(self.running) - 1)))
+        if keep and sequence.computed:
+            self.mem.share("key", array(sequence.tokens[: sequence.computed]), sequence.held)
+        self.mem.release(sequence.held)
 
-    @rule(count=st.integers(1, 20))
-    def evict(self, count):
-        before, can = self.mem.pool.free, self.mem.tree.evictable()
-        freed = self.mem.tree.evict(count)
-        assert freed == min(count, can), "evictable pages were left, or more was freed than asked"
-        assert self.mem.pool.free == before + freed
+    @rule(nbytes=st.integers(1, 400))
+    def evict(self, nbytes):
+        self.mem.tree.evict(nbytes)
 
     @invariant()
-    def holds(self):
+    def sound(self):
         if hasattr(self, "mem"):
-            self.mem.check([row for _, _, row in self.rows.values()])
-            for _, tokens, row in self.rows.values():
-                assert (read(self.mem, row)[: len(tokens)] == tokens).all(), "a running sequence lost a page"
+            self.mem.check([sequence.held for sequence in self.running])
 
     def teardown(self):
         if hasattr(self, "mem"):
-            for _, _, row in self.rows.values():
-                self.mem.release(row)
-            self.mem.tree.evict(10_000)
-            self.mem.check([])
-            assert self.mem.pool.used == 0
-            assert self.mem.tree.describe() == {"roots": 0, "nodes": 0, "pages": 0}
+            for sequence in self.running:
+                self.mem.release(sequence.held)
+            self.mem.tree.evict(1 << 30)
+            assert self.mem.arena.free_slabs == self.mem.arena.slabs, "something is never given back"
 
 
 TestMemory = Memory.TestCase
-TestMemory.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestMemory.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
 
 
-def test_allocation_is_all_or_nothing():
-    mem = memory(4)
-    row = mem.allocate(3)
-    assert mem.allocate(2) is None
-    assert mem.pool.free == 1
-    mem.check([row])
+def filled(mem, key, tokens):
+    """A finished sequence in the tree."""
+    held, computed = mem.match(key, array([*tokens, 0]))
+    assert mem.grow(held, len(tokens)) is not None
+    mem.share(key, array(tokens), held)
+    mem.release(held)
+    return computed
 
 
-def test_least_recently_used_prefix_goes_first():
-    mem = memory(4)
-    for tokens in ([0] * 4, [1] * 4, [2] * 4):
-        mem.release(mem.share("k", array(tokens), mem.allocate(1)))
-    mem.release(mem.match("k", array([0] * 5)))
-    mem.tree.evict(1)
-    assert [len(mem.match("k", array([t] * 5))) for t in range(3)] == [1, 0, 1]
+def hit(mem, key, tokens):
+    """Tokens of the longest cached prefix."""
+    held, computed = mem.match(key, array(tokens))
+    mem.release(held)
+    return computed
 
 
-def test_tenants_share_nothing():
-    mem = memory(4)
-    mem.release(mem.share("a", array([7] * 8), mem.allocate(2)))
-    assert len(mem.match("b", array([7] * 9))) == 0
+def test_nothing_is_handed_out_beyond_the_capacity():
+    mem = memory(4 * 96, most_pages=5)
+    held = Holding()
+    assert mem.grow(held, 5 * PAGE) is not None
+    assert mem.grow(Holding(), 1) is None
+    assert not mem.fits(Holding(), 1, step_tokens=1)
+    mem.release(held)
+    assert mem.longest(1000, STEP) == 5 * PAGE
 
 
-def test_without_prefix_cache_nothing_stays():
-    mem = memory(4, prefix_cache=False)
-    mem.release(mem.share("a", array([7] * 8), mem.allocate(2)))
-    assert mem.pool.free == 4
+def test_eviction_takes_what_was_not_used_for_longest():
+    mem = memory(96, most_pages=4)
+    for n in range(4):
+        filled(mem, "key", [n] * PAGE)
+    assert mem.match("key", array([0] * 5))[1] == PAGE  # used again, and held
+    filled(mem, "key", [7] * PAGE)
+    assert [mem.match("key", array([n] * 5))[1] for n in (1, 2)] == [0, PAGE]
 
 
-@pytest.mark.parametrize("damage", ["references", "table", "arena"])
-def test_check_sees_damage(damage):
-    mem = memory(8)
-    row = mem.share("a", array(range(8)), mem.allocate(2))
-    if damage == "references":
-        mem.pool.references[row[0]] += 1
-    elif damage == "table":
-        mem.pool.page_table[row[0]] = mem.pool.page_table[row[1]]
-    else:
-        mem.arena.give(mem.arena.take() or 0)
-        mem.arena._free.pop()
+def test_roots_are_apart():
+    mem = memory(10 * 96)
+    filled(mem, "a", [1] * 8)
+    assert mem.match("a", array([1] * 9))[1] == 8
+    assert mem.match("b", array([1] * 9))[1] == 0
+
+
+def test_no_prefix_cache():
+    mem = memory(96, prefix_cache=False)
+    filled(mem, "a", [1] * 8)
+    assert mem.match("a", array([1] * 9))[1] == 0
+    assert mem.arena.free_slabs == 1
+
+
+def test_a_hit_needs_all_that_a_window_sees():
+    """Behind a prefix whose window is gone nothing can go on, however much of the rest is there."""
+    mem = memory(40 * 96, ("full", "window"))
+    tokens = list(range(40))
+    held = Holding()
+    for computed in range(0, 40, 8):
+        mem.grow(held, computed + 8)
+        if computed == 16:
+            mem.share("key", array(tokens[:24]), held)
+        mem.advance(held, computed + 8)
+    mem.share("key", array(tokens), held)
+    # Pages of the window: those of 0..23 when it was shared, those that 32.. and 40 see at the end.
+    assert hit(mem, "key", [*tokens, 1]) == 40
+    assert [hit(mem, "key", [*tokens[:n], 1]) for n in (20, 28)] == [20, 24]
+    mem.tree.evict(12 * 2)  # what windows have left behind goes first
+    assert hit(mem, "key", [*tokens, 1]) == 40
+    assert [hit(mem, "key", [*tokens[:n], 1]) for n in (20, 28)] == [0, 24]
+
+
+def test_a_hit_needs_a_state_at_its_end():
+    mem = memory(40 * 96, ("full", "state"))
+    held = Holding()
+    for end in (8, 11, 12, 20):
+        mem.grow(held, end)
+        mem.advance(held, end)
+        if end in (12, 20):
+            mem.share("key", array(range(end)), held)
+    assert hit(mem, "key", [*range(20), 1]) == 20
+    assert hit(mem, "key", [*range(19), 1]) == 12
+    assert hit(mem, "key", [*range(11), 1]) == 0
+
+
+def test_a_state_that_is_kept_is_not_written():
+    mem = memory(40 * 96, ("state",))
+    held = Holding()
+    mem.grow(held, 8)
+    mem.share("key", array(range(8)), held)
+    kept = held.rows[0][WRITE]
+    assert held.reach == 0
+    mem.grow(held, 9)
+    assert list(held.rows[0]) == [kept, held.rows[0][WRITE]]
+    assert held.rows[0][WRITE] != kept
+    mem.advance(held, 9)
+    assert kept not in held.rows[0]
+
+
+def test_a_slab_is_emptied_for_another_kind():
+    """Free pages of one kind in many slabs are moved together when another kind needs a slab."""
+    mem = memory(6 * 96, ("full", "state"))
+    executor = Bytes(mem)
+    sequences = []
+    for n in range(6):
+        held, _ = mem.match("key", array([n] * 17))
+        if mem.grow(held, 4 * PAGE) is None:
+            break
+        sequences.append((held, n))
+        carry_out(mem.commands(), executor.forms, executor.tables, executor.buffer)
+        for handle in held.rows[0]:
+            for pieces in executor.pieces(0, handle):
+                pieces[:] = n
+    for held, _ in sequences:  # a page of each stays
+        mem.pools[0].release(held.rows[0][1:])
+        held.rows[0] = held.rows[0][:1]
+    more = []
+    while True:
+        other = Holding()
+        if mem.grow(other, 1) is None:
+            break
+        more.append(other)
+    assert mem.moves > 0
+    carry_out(mem.commands(), executor.forms, executor.tables, executor.buffer)
+    for held, n in sequences:
+        assert all((pieces == n).all() for pieces in executor.pieces(0, held.rows[0][0]))
+    mem.check([held for held, _ in sequences] + more)
+    slabs = [-(-(pool.held + 1) // pool.form.slab_pages) for pool in mem.pools]
+    assert sum(slabs) > 6, "it gave up before the memory was full"
+
+
+@pytest.mark.parametrize("damage", ["reference", "offset", "lost", "cached"])
+def test_check_notices_damage(damage):
+    mem = memory(4 * 96)
+    filled(mem, "key", range(8))
+    held = Holding()
+    mem.grow(held, 8)
+    mem.check([held])
+    match damage:
+        case "reference":
+            mem.pools[0].references[held.rows[0][0]] += 1
+        case "offset":
+            table = mem.pools[0].page_table
+            table[held.rows[0][0]] = table[held.rows[0][1]]
+        case "lost":
+            held.rows = []
+        case "cached":
+            mem.pools[0].cached[:] = False
     with pytest.raises(AssertionError):
-        mem.check([row])
+        mem.check([held])
 
 
 @given(
     slab_pages=st.integers(1, 5),
     runs=st.lists(st.tuples(st.integers(1, 4), st.integers(1, 6)), min_size=1, max_size=4),
     slabs=st.integers(1, 3),
+    rest=st.integers(0, 7),
 )
-def test_the_pieces_of_all_pages_cover_the_slabs_once(slab_pages, runs, slabs):
+def test_the_pieces_of_all_pages_cover_the_slabs_once(slab_pages, runs, slabs, rest):
     form = PageForm.of(slab_pages, runs)
+    form = form.in_slabs(form.slab_bytes + rest % form.page_bytes)
+    assert form.slab_pages == slab_pages
     assert form.page_bytes == sum(count * size for count, size in runs)
     buffer = np.zeros(slabs * form.slab_bytes, np.uint8)
     for page in range(slabs * slab_pages):
         for pieces in form.pieces(buffer, page // slab_pages * form.slab_bytes + page % slab_pages * form.page_bytes):
             pieces += 1
-    assert (buffer == 1).all()
+    used = buffer.reshape(slabs, -1)
+    assert (used[:, : slab_pages * form.page_bytes] == 1).all()
+    assert not used[:, slab_pages * form.page_bytes :].any()
 
 
 def test_a_sequence_grows_in_its_own_slab():
     """While there are slabs left: neighbours in a sequence are neighbours in memory."""
-    mem = memory(16)
-    rows = [list(mem.allocate(2)) for _ in range(3)]
-    for row in rows * 2:
-        row += list(mem.allocate(1, row[-1]))
-    for row in rows:
-        assert (np.diff(mem.pool.page_table[row]) == mem.pool.form.page_bytes).all()
-    rows[0] += list(mem.allocate(2, rows[0][-1]))  # the last slab, whose pages are neighbours of each other
-    assert np.diff(mem.pool.page_table[rows[0]])[-1] == mem.pool.form.page_bytes
-    assert len(mem.allocate(2)) == 2  # what is left
-    assert mem.allocate(1) is None
+    mem = memory(4 * 64, slab=64)
+    pool = mem.pools[0]
+    holdings = [Holding() for _ in range(3)]
+    for pages in (2, 3, 4):
+        for held in holdings:
+            mem.grow(held, pages * PAGE)
+    for held in holdings:
+        assert (np.diff(pool.page_table[held.rows[0]]) == pool.form.page_bytes).all()
+    mem.grow(holdings[0], 6 * PAGE)  # the last slab, whose pages are neighbours of each other
+    assert np.diff(pool.page_table[holdings[0].rows[0]])[-1] == pool.form.page_bytes
+    assert mem.grow(Holding(), 2 * PAGE) is not None
+    assert mem.grow(Holding(), 1) is None
+
+
+@given(st.lists(st.integers(64, 5_000_000), min_size=1, max_size=4), st.integers(20, 36))
+def test_a_slab_is_filled_by_pages_of_all_sizes(sizes, power):
+    slab = common_slab(sizes, 1 << power)
+    assert slab % 64 == 0
+    assert slab >= max(sizes)
+    if 1 << power >= 256 * 64 * max(sizes):  # enough room to choose from
+        assert max(slab % size / slab for size in sizes) < 0.05
+
+
+def test_random_runs_are_alike_whatever_moves():
+    """A long run without hypothesis, in which memory is always nearly full."""
+    rng = random.Random(5)
+    machine = Memory()
+    machine.start(("full", "window", "state"), 10 * 96)
+    for _ in range(400):
+        held = Holding()
+        tokens = [rng.randrange(3) for _ in range(rng.randint(1, 40))]
+        if machine.mem.grow(held, len(tokens)) is not None:
+            machine.mem.share("key", array(tokens), held)
+        machine.mem.check([held])
+        machine.mem.release(held)
+    machine.teardown()

@@ -135,10 +135,8 @@ def _compiled(checkpoint: Checkpoint, spec: ModelSpec, recipe: Recipe, context: 
     from headrace.runtime.compiled import CompiledExecutor, load_compiled
 
     loaded = load_compiled(checkpoint, spec, recipe, threads)
-    state, table = _memory(context, loaded.model.pages)
-    return CompiledExecutor(
-        loaded, spec, state=state, page_table=table, slots=1, context_length=context, batch_tokens=context
-    )
+    state = _memory(context, loaded.model.pages)
+    return CompiledExecutor(loaded, spec, state=state, slots=1, context_length=context, batch_tokens=context)
 
 
 def _eager(checkpoint: Checkpoint, spec: ModelSpec, context: int, threads: int | None) -> Scorer:
@@ -150,20 +148,18 @@ def _eager(checkpoint: Checkpoint, spec: ModelSpec, context: int, threads: int |
     model = load_model(checkpoint, torch_dtype("float32"))
     layouts = EagerExecutor.layouts_for(spec, torch_dtype("float32"))
     form = layouts[0].form
-    state, table = _memory(context, form)
+    state = _memory(context, form)
     return EagerExecutor(
         model,
         spec,
         layouts,
         state=state,
-        slab_bytes=form.slab_bytes,
-        page_tables=(table,),
+        forms=(form,),
         slots=1,
         context_length=context,
     )
 
 
-def _memory(context: int, form: PageForm) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+def _memory(context: int, form: PageForm) -> npt.NDArray[np.uint8]:
     pages = -(-context // PAGE_TOKENS)
-    slabs = -(-pages // form.slab_pages)
-    return np.zeros(slabs * form.slab_bytes, np.uint8), np.arange(pages, dtype=np.int64) * form.page_bytes
+    return np.zeros(-(-pages // form.slab_pages) * form.slab_bytes, np.uint8)

@@ -23,7 +23,7 @@ from headrace.engine.scheduler import Scheduler, SchedulerLimits
 from headrace.engine.sequence import Sequence
 from headrace.engine.validation import check_request
 from headrace.errors import InvalidInput
-from headrace.memory.kv_memory import KvMemory
+from headrace.memory.state_memory import StateMemory
 from headrace.models.spec import ModelSpec
 from headrace.runtime.batch import Batch, Executor, StepOutput
 
@@ -59,7 +59,7 @@ class Engine:
         self,
         spec: ModelSpec,
         executor: Executor,
-        memory: KvMemory,
+        memory: StateMemory,
         limits: SchedulerLimits,
         *,
         context_length: int,
@@ -132,15 +132,15 @@ class Engine:
 
     def stats(self) -> EngineStats:
         """Gauges and counters."""
-        scheduler, pool, total = self.scheduler, self.memory.pool, self._totals
-        cached = self.memory.tree.evictable()
+        scheduler, total = self.scheduler, self._totals
+        held, cached, free = self.memory.usage()
         return EngineStats(
             step=total.steps,
             running=len(scheduler.running),
             waiting=len(scheduler.waiting),
-            pages_used=pool.used - cached,
+            pages_used=held,
             pages_cached=cached,
-            pages_free=pool.free,
+            pages_free=free,
             prompt_tokens=total.prompt_tokens,
             cached_tokens=total.cached_tokens,
             output_tokens=total.output_tokens,
@@ -161,13 +161,13 @@ class Engine:
                 "prompt_tokens": s.prompt_length,
                 "output_tokens": s.output_length,
                 "computed": s.computed,
-                "pages": len(s.row),
+                "pages": s.held.pages,
             }
 
         return {
             "running": [of(s) for s in self.scheduler.running],
             "waiting": [of(s) for s in self.scheduler.waiting],
-            "pages": {"capacity": self.memory.pool.capacity, "free": self.memory.pool.free},
+            "pages": dict(zip(("used", "cached", "free"), self.memory.usage(), strict=True)),
             "tree": self.memory.tree.describe(),
             "step_cost": dict(
                 zip(("base", "per_token", "per_1000_pairs"), self.scheduler.cost.coefficients, strict=True)

@@ -44,15 +44,36 @@ def prefill_budget(
     return low
 
 
+def chunk(computed: int, pending: int, budget: int, granule: int) -> int:
+    """How many of a prompt's tokens join a step.
+
+    A state of fixed size can be kept only where a chunk ends, and is found again only at a multiple of ``granule``.
+    So a chunk ends at the last multiple that it reaches, and what is left of the prompt comes in the next step.
+
+    Args:
+        computed: Tokens of the sequence computed before.
+        pending: Those that are not.
+        budget: Most tokens.
+        granule: 1: chunks may end anywhere.
+    """
+    count = min(pending, budget)
+    rounded = (computed + count) // granule * granule - computed
+    return rounded if rounded > 0 else count
+
+
 def victim(arrivals: Sequence[int]) -> int:
     """Index of the sequence to preempt: the last to arrive, which loses the least work and keeps the order fair."""
     return max(range(len(arrivals)), key=arrivals.__getitem__)
 
 
-def may_admit(*, pages_needed: int, pages_available: int, running: int) -> bool:
+def may_admit(*, running: int, fits: Callable[[int], bool]) -> bool:
     """Whether a waiting sequence should start.
 
     Beyond its own prompt it leaves a page for each running sequence, which may need one at the next step: starting a
     sequence only to preempt it at once would waste its prefill. With nothing running there is nothing to wait for.
+
+    Args:
+        running: Sequences that run.
+        fits: Whether its prompt fits if so many pages are left for others.
     """
-    return running == 0 or pages_needed + running <= pages_available
+    return running == 0 or fits(running)

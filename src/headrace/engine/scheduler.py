@@ -12,7 +12,8 @@ import numpy as np
 from headrace.engine import policy
 from headrace.engine.cost import StepCost
 from headrace.engine.sequence import NO_SLOT, Sequence
-from headrace.memory.kv_memory import KvMemory
+from headrace.memory.commands import PageCommand
+from headrace.memory.state_memory import Holding, RowWrite, StateMemory
 from headrace.runtime.batch import FROM_SLOT, Batch, IntArray, PageWrite, SlotOpen, decode_batch
 
 
@@ -59,7 +60,7 @@ class Scheduler:
         limits: Bounds of a step.
     """
 
-    def __init__(self, memory: KvMemory, limits: SchedulerLimits) -> None:
+    def __init__(self, memory: StateMemory, limits: SchedulerLimits) -> None:
         self.memory = memory
         self.limits = limits
         self.cost = StepCost()
@@ -94,24 +95,25 @@ class Scheduler:
             budget = self._prefill_budget(plan)
             budget = self._plan_prefill(plan, budget)
             self._admit(plan, budget)
-        return (_batch(step, plan), plan.counts) if plan.counts else None
+        return (_batch(step, plan, self.memory.commands()), plan.counts) if plan.counts else None
 
     def computed(self, sequence: Sequence, count: int) -> None:
         """Note that ``count`` more tokens of a sequence have their state; offer the prompt to others once done."""
         was_prefill = sequence.computed < sequence.prompt_length
         sequence.computed += count
-        if was_prefill and sequence.computed >= sequence.prompt_length:
+        if was_prefill and (sequence.computed >= sequence.prompt_length or self.memory.forgets):
             self._share(sequence)
+        if self.memory.forgets:
+            self._note(sequence, self.memory.advance(sequence.held, sequence.computed))
 
     # --- planning -----------------------------------------------------------------------------------------------
 
     def _plan_decode(self, plan: Plan) -> None:
-        page_tokens = self.memory.page_tokens
         for sequence in self.running.copy():
             if sequence.slot == NO_SLOT or sequence.pending != 1:
                 continue
             # Mostly there is room on the last page, which is quickly seen.
-            if sequence.computed < len(sequence.row) * page_tokens or self._grow(plan, sequence, 1):
+            if sequence.computed < sequence.held.reach or self._grow(plan, sequence, 1):
                 plan.counts[sequence] = 1
 
     def _prefill_budget(self, plan: Plan) -> int:
@@ -133,7 +135,9 @@ class Scheduler:
         return budget
 
     def _take_chunk(self, plan: Plan, sequence: Sequence, budget: int) -> int:
-        count = min(sequence.pending, budget)
+        count = policy.chunk(
+            sequence.computed, sequence.pending, budget, self.memory.page_tokens if self.memory.has_states else 1
+        )
         if not self._grow(plan, sequence, count):
             return 0
         plan.counts[sequence] = count
@@ -162,42 +166,39 @@ class Scheduler:
     def _start(self, plan: Plan, sequence: Sequence) -> bool:
         """Move a sequence from the queue into a slot, with the cached part of its tokens."""
         tokens = np.array(sequence.tokens, np.int32)
-        row = self.memory.match(sequence.salt, tokens) if sequence.can_share_prompt else np.empty(0, np.int32)
-        if not policy.may_admit(
-            pages_needed=self.memory.pages_for(len(tokens)) - len(row),
-            pages_available=self.memory.available(),
-            running=len(self.running),
-        ):
-            self.memory.release(row)
+        held, computed = Holding(), 0
+        if sequence.can_share_prompt:
+            held, computed = self.memory.match(sequence.salt, tokens)
+
+        def fits(spare: int) -> bool:
+            return self.memory.fits(held, len(tokens), step_tokens=self.limits.max_batch_tokens, spare=spare)
+
+        if not policy.may_admit(running=len(self.running), fits=fits):
+            self.memory.release(held)
             return False
         self.waiting.remove(sequence)
         bisect.insort(self.running, sequence, key=attrgetter("arrival"))
         sequence.slot = self._free_slots.pop()
-        sequence.row = row
-        sequence.computed = len(row) * self.memory.page_tokens
+        sequence.held, sequence.computed = held, computed
         sequence.fresh_slot = True
         sequence.prompt_logprobs = []
         if sequence.cached_tokens is None:
             sequence.cached_tokens = min(sequence.computed, sequence.prompt_length)
             sequence.first_scheduled = time.monotonic()
         plan.opens[sequence] = SlotOpen(sequence.slot, tokens, sequence.prompt_length, sequence.sampling)
-        if len(row):
-            plan.pages.append((sequence, PageWrite(sequence.slot, 0, row)))
+        for group, row in enumerate(held.rows):
+            if len(row):
+                plan.pages.append((sequence, PageWrite(sequence.slot, 0, row, group)))
         return True
 
     def _grow(self, plan: Plan, sequence: Sequence, count: int) -> bool:
         """Give a sequence pages for ``count`` more tokens, preempting others if need be; False if it had to go."""
-        missing = self.memory.pages_for(sequence.computed + count) - len(sequence.row)
-        while missing > 0:
-            handles = self.memory.allocate(missing, sequence.row[-1] if len(sequence.row) else None)
-            if handles is not None:
-                plan.pages.append((sequence, PageWrite(sequence.slot, len(sequence.row), handles)))
-                sequence.row = np.concatenate([sequence.row, handles])
-                return True
+        while (writes := self.memory.grow(sequence.held, sequence.computed + count)) is None:
             victim = self.running[policy.victim([s.arrival for s in self.running])]
             self._preempt(plan, victim)
             if victim is sequence:
                 return False
+        plan.pages += [(sequence, _page_write(sequence, write)) for write in writes]
         return True
 
     def _preempt(self, plan: Plan, sequence: Sequence) -> None:
@@ -210,16 +211,17 @@ class Scheduler:
         """Take a sequence out of its slot; the pages that it computed stay in the prefix tree."""
         self._share(sequence)
         self._exchanged = [(owner, write) for owner, write in self._exchanged if owner is not sequence]
-        self.memory.release(sequence.row)
+        self.memory.release(sequence.held)
         self.running.remove(sequence)
         self._free_slots.append(sequence.slot)
-        sequence.slot, sequence.row, sequence.computed = NO_SLOT, np.empty(0, np.int32), 0
+        sequence.slot, sequence.computed = NO_SLOT, 0
 
     def _share(self, sequence: Sequence) -> None:
-        row = self.memory.share(sequence.salt, np.array(sequence.tokens[: sequence.computed], np.int32), sequence.row)
-        if not np.array_equal(row, sequence.row):
-            self._exchanged.append((sequence, PageWrite(sequence.slot, 0, row)))
-            sequence.row = row
+        tokens = np.array(sequence.tokens[: sequence.computed], np.int32)
+        self._note(sequence, self.memory.share(sequence.salt, tokens, sequence.held))
+
+    def _note(self, sequence: Sequence, writes: list[RowWrite]) -> None:
+        self._exchanged += [(sequence, _page_write(sequence, write)) for write in writes]
 
     # --- inspection ---------------------------------------------------------------------------------------------
 
@@ -228,24 +230,28 @@ class Scheduler:
         slots = [s.slot for s in self.running]
         assert NO_SLOT not in slots, "a running sequence has no slot"
         assert sorted(slots + self._free_slots) == list(range(self.limits.slots)), "a slot is lost or shared"
-        assert all(s.slot == NO_SLOT and not len(s.row) for s in self.waiting), "a waiting sequence holds something"
+        assert all(s.slot == NO_SLOT and not s.held.rows for s in self.waiting), "a waiting sequence holds something"
         for queue in (self.waiting, self.running):
             assert [s.arrival for s in queue] == sorted({s.arrival for s in queue}), "a queue is out of order"
         for sequence in self.running:
-            held = len(sequence.row) * self.memory.page_tokens
-            assert sequence.computed <= held, "a sequence computed more than its pages hold"
-        self.memory.check(s.row for s in self.running)
+            assert self.memory.holds(sequence.held, sequence.computed), "a sequence computed more than its pages hold"
+        self.memory.check(s.held for s in self.running)
 
 
-def _batch(step: int, plan: Plan) -> Batch:
+def _page_write(sequence: Sequence, write: RowWrite) -> PageWrite:
+    return PageWrite(sequence.slot, write.start, write.handles, write.group)
+
+
+def _batch(step: int, plan: Plan, commands: tuple[PageCommand, ...]) -> Batch:
     pages = tuple([write for _, write in plan.pages])
     if not any(s.fresh_slot for s in plan.counts):  # all drew a token in their slots, so one is pending in each
-        return decode_batch(step, pages, [s.slot for s in plan.counts], [s.computed for s in plan.counts])
+        return decode_batch(step, commands, pages, [s.slot for s in plan.counts], [s.computed for s in plan.counts])
     counts = np.fromiter(plan.counts.values(), np.int32, len(plan.counts))
     offsets = np.zeros(len(counts) + 1, np.int32)
     np.cumsum(counts, out=offsets[1:])
     return Batch(
         step=step,
+        commands=commands,
         opens=tuple(plan.opens.values()),
         pages=pages,
         slots=np.array([s.slot for s in plan.counts], np.int32),

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from headrace.engine.constraint import TokenConstraint
 from headrace.engine.messages import PositionLogprobs
 from headrace.engine.sampling_params import SamplingParams
-from headrace.runtime.batch import IntArray, SlotSampling
+from headrace.memory.state_memory import Holding
+from headrace.runtime.batch import SlotSampling
 
 NO_SLOT = -1
 
@@ -22,7 +21,7 @@ class Sequence:
     after a preemption the output so far is prefilled again like a prompt::
 
         tokens   |------- prompt -------|-- output --|
-        computed |---------------->                        state is in the pages of ``row``
+        computed |---------------->                        their state is in the pages of ``held``
         pending                    <-------- 14 ----->
 
     Attributes:
@@ -39,7 +38,7 @@ class Sequence:
         constraint: Stop strings, if any.
         leader: The request's first sample; the others wait until its prompt is in the prefix tree.
         slot: Executor slot, or ``NO_SLOT`` while waiting.
-        row: int32 [pages] handles held.
+        held: Pages of its state.
         computed: Tokens whose state is in the pages.
         fresh_slot: The slot was opened for the batch in planning; it has drawn no token yet.
         cached_tokens: Prompt tokens found in the prefix tree at first admission.
@@ -65,7 +64,7 @@ class Sequence:
     tokenized: float | None = None
     routed: float | None = None
     slot: int = NO_SLOT
-    row: IntArray = field(default_factory=lambda: np.empty(0, np.int32))
+    held: Holding = field(default_factory=Holding)
     computed: int = 0
     fresh_slot: bool = False
     cached_tokens: int | None = None

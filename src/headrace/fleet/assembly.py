@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, cast
 
 import msgspec
+import numpy as np
 
 from headrace.compiler.codegen.cone import CannotEmit
 from headrace.compiler.errors import Unsupported
@@ -20,8 +21,9 @@ from headrace.engine.engine import Engine
 from headrace.engine.messages import ReplicaInfo
 from headrace.engine.scheduler import SchedulerLimits
 from headrace.errors import InvalidInput
-from headrace.memory.kv_memory import KvMemory
 from headrace.memory.page_form import PageForm
+from headrace.memory.slabs import common_slab
+from headrace.memory.state_memory import MemoryGroup, StateMemory
 from headrace.models.checkpoint import Checkpoint
 from headrace.models.opening import open_checkpoint
 from headrace.models.registry import load_spec
@@ -32,6 +34,7 @@ from headrace.runtime.batch import Executor
 from headrace.runtime.state_layout import PAGE_TOKENS
 
 MiB = 1 << 20
+LONGEST = 1 << 31  # tokens of a sequence
 DEFAULT_KV_SHARE = 0.25  # of the memory that is free once the weights are loaded
 SMALLEST_KV = 256 * MiB
 LARGEST_DEFAULT_KV = 4096 * MiB
@@ -142,20 +145,11 @@ def build_engine(
     """
     checkpoint = open_checkpoint(Path(options.path))
     spec = load_spec(checkpoint, options.name)
-    if [group.kind for group in spec.state_groups] != ["full"]:
-        raise InvalidInput(f"models of the family {spec.family} cannot be served yet", field="model")
     prepared = _prepare(options, checkpoint, spec, progress or (lambda what, done, total: None))
     kv_bytes = options.kv_memory if options.kv_memory is not None else _default_kv_bytes()
-    pages = kv_bytes // prepared.pages.page_bytes
-    kv_tokens = pages * PAGE_TOKENS
+    memory = _memory(options, spec, prepared.forms, kv_bytes)
+    kv_tokens = memory.longest(LONGEST, options.max_batch_tokens)
     context = _context_length(options.context_length, spec.context_length, kv_tokens)
-    memory = KvMemory(
-        pages=pages,
-        form=prepared.pages,
-        page_tokens=PAGE_TOKENS,
-        prefix_cache=options.prefix_cache,
-        poison=options.debug,
-    )
     executor = prepared.build(memory, context)
     limits = SchedulerLimits(
         slots=options.max_running,
@@ -168,9 +162,9 @@ def build_engine(
         executor=prepared.name,
         threads=prepared.threads,
         context_length=context,
-        kv_tokens=memory.pool.capacity * PAGE_TOKENS,
+        kv_tokens=kv_tokens,
         page_tokens=PAGE_TOKENS,
-        pages=memory.pool.capacity,
+        pages=memory.pools[0].capacity,
         vocab_size=spec.vocab_size,
         max_running=options.max_running,
     )
@@ -184,14 +178,14 @@ class _Prepared:
     Attributes:
         name: Of the executor, for people.
         threads: That it computes with.
-        pages: How pages of state lie in memory.
+        forms: How the pages of each state group lie in memory.
         build: Makes the executor, given the memory and the most tokens of a sequence.
     """
 
     name: str
     threads: int
-    pages: PageForm
-    build: Callable[[KvMemory, int], Executor]
+    forms: tuple[PageForm, ...]
+    build: Callable[[StateMemory, int], Executor]
 
 
 def _prepare(options: EngineOptions, checkpoint: Checkpoint, spec: ModelSpec, progress: Progress) -> _Prepared:
@@ -219,19 +213,18 @@ def _prepare_eager(options: EngineOptions, checkpoint: Checkpoint, spec: ModelSp
     model = load_model(checkpoint, torch_dtype(options.dtype), functools.partial(progress, "copying weights"))
     layouts = EagerExecutor.layouts_for(spec, torch_dtype(options.dtype))
 
-    def build(memory: KvMemory, context: int) -> Executor:
+    def build(memory: StateMemory, context: int) -> Executor:
         return EagerExecutor(
             model,
             spec,
             layouts,
-            state=memory.arena.buffer,
-            slab_bytes=memory.arena.slab_bytes,
-            page_tables=(memory.pool.page_table,),
+            state=np.zeros(memory.arena.nbytes, np.uint8),
+            forms=[group.form for group in memory.groups],
             slots=options.max_running,
             context_length=context,
         )
 
-    return _Prepared(f"eager {options.dtype}", threads, layouts[0].form, build)
+    return _Prepared(f"eager {options.dtype}", threads, tuple(layout.form for layout in layouts), build)
 
 
 def _prepare_compiled(options: EngineOptions, checkpoint: Checkpoint, spec: ModelSpec, progress: Progress) -> _Prepared:
@@ -240,18 +233,35 @@ def _prepare_compiled(options: EngineOptions, checkpoint: Checkpoint, spec: Mode
     recipe = recipe_named(options.recipe, options.numerics)
     loaded = load_compiled(checkpoint, spec, recipe, options.threads, progress)
 
-    def build(memory: KvMemory, context: int) -> Executor:
+    def build(memory: StateMemory, context: int) -> Executor:
         return CompiledExecutor(
             loaded,
             spec,
-            state=memory.arena.buffer,
-            page_table=memory.pool.page_table,
+            state=np.zeros(memory.arena.nbytes, np.uint8),
             slots=options.max_running,
             context_length=context,
             batch_tokens=max(options.max_batch_tokens, options.max_running),
         )
 
-    return _Prepared(f"compiled {recipe.name}", loaded.pool.threads, loaded.model.pages, build)
+    return _Prepared(f"compiled {recipe.name}", loaded.pool.threads, (loaded.model.pages,), build)
+
+
+def _memory(options: EngineOptions, spec: ModelSpec, forms: Sequence[PageForm], nbytes: int) -> StateMemory:
+    most = None
+    if len(forms) > 1:
+        slab = common_slab([form.page_bytes for form in forms], nbytes)
+        forms = [form.in_slabs(slab) for form in forms]
+    else:  # as many pages as asked for, also where they do not fill the last slab
+        most = nbytes // forms[0].page_bytes
+        nbytes = -(-most // forms[0].slab_pages) * forms[0].slab_bytes
+    return StateMemory(
+        [MemoryGroup(g.by_token, form, g.window) for g, form in zip(spec.state_groups, forms, strict=True)],
+        nbytes=nbytes,
+        page_tokens=PAGE_TOKENS,
+        most_pages=most,
+        prefix_cache=options.prefix_cache,
+        poison=options.debug,
+    )
 
 
 def _context_length(wanted: int | None, model: int, kv_tokens: int) -> int:

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
-
 
 class Arena:
-    """One block of host memory, lent out in slabs of equal size.
-
-    The block is reserved at once and paid for page by page as it is touched (the operating system's zero pages).
+    """Which slabs of a block of bytes are lent; the bytes themselves are an executor's.
 
     Args:
         slabs: How many slabs.
@@ -17,11 +12,20 @@ class Arena:
     """
 
     def __init__(self, slabs: int, slab_bytes: int) -> None:
-        self.slab_bytes = slab_bytes
-        self.buffer: npt.NDArray[np.uint8] = np.zeros(slabs * slab_bytes, np.uint8)
+        self.slabs, self.slab_bytes = slabs, slab_bytes
         # Descending, so that low addresses are lent first and the untouched end costs nothing.
         self._free = list(range((slabs - 1) * slab_bytes, -1, -slab_bytes))
         self._lent: set[int] = set()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the block."""
+        return self.slabs * self.slab_bytes
+
+    @property
+    def lent(self) -> frozenset[int]:
+        """Offsets of the slabs that pools hold."""
+        return frozenset(self._lent)
 
     @property
     def free_slabs(self) -> int:
@@ -43,7 +47,6 @@ class Arena:
 
     def check(self) -> None:
         """Assert the invariants: every slab is either free or lent, once."""
-        slabs = len(self.buffer) // self.slab_bytes
         assert len(self._free) == len(set(self._free)), "a slab is free twice"
         assert not self._lent & set(self._free), "a slab is both lent and free"
-        assert self._lent | set(self._free) == {i * self.slab_bytes for i in range(slabs)}, "a slab is lost"
+        assert self._lent | set(self._free) == {i * self.slab_bytes for i in range(self.slabs)}, "a slab is lost"

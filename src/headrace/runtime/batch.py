@@ -21,6 +21,9 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from headrace.memory.commands import PageCommand, PlaceWrite
+from headrace.memory.page_form import PageForm
+
 IntArray = npt.NDArray[np.int32]
 FloatArray = npt.NDArray[np.float32]
 
@@ -91,11 +94,13 @@ class PageWrite:
         slot: The slot.
         start: Index of the first entry in the row.
         handles: int32 [pages], virtual handles of a pool.
+        group: Number of the state group.
     """
 
     slot: int
     start: int
     handles: IntArray
+    group: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +109,8 @@ class Batch:
 
     Attributes:
         step: Number of the step, counted from 1.
-        opens: Slots taken, before anything else. A slot is free again when another sequence opens it.
+        commands: What becomes of pages, before anything else.
+        opens: Slots taken. A slot is free again when another sequence opens it.
         pages: Page rows written, after ``opens``.
         slots: [rows].
         starts: [rows].
@@ -122,6 +128,7 @@ class Batch:
     offsets: IntArray
     tokens: IntArray
     sample: npt.NDArray[np.bool_]
+    commands: tuple[PageCommand, ...] = ()
     decode: bool = False
 
     @property
@@ -130,7 +137,10 @@ class Batch:
         return len(self.slots)
 
     def only(self, row: int) -> Batch:
-        """The part of the batch that concerns one row; run after the whole failed, to find the row at fault."""
+        """The part of the batch that concerns one row; run after the whole failed, to find the row at fault.
+
+        Commands were carried out then, and are not repeated.
+        """
         slot, start, end = self.slots[row], self.offsets[row], self.offsets[row + 1]
         return Batch(
             step=self.step,
@@ -144,18 +154,34 @@ class Batch:
         )
 
 
-def decode_batch(step: int, pages: tuple[PageWrite, ...], slots: list[int], starts: list[int]) -> Batch:
+def decode_batch(
+    step: int,
+    commands: tuple[PageCommand, ...],
+    pages: tuple[PageWrite, ...],
+    slots: list[int],
+    starts: list[int],
+) -> Batch:
     """A batch in which each slot computes the token that it drew last, and draws the next: most batches are.
 
     Args:
         step: Number of the step.
+        commands: What becomes of pages.
         pages: Page rows written.
         slots: [rows].
         starts: [rows].
     """
     offsets, tokens, sample = _decode_shape(len(slots))
     return Batch(
-        step, (), pages, np.array(slots, np.int32), np.array(starts, np.int32), offsets, tokens, sample, decode=True
+        step,
+        (),
+        pages,
+        np.array(slots, np.int32),
+        np.array(starts, np.int32),
+        offsets,
+        tokens,
+        sample,
+        commands,
+        decode=True,
     )
 
 
@@ -168,17 +194,20 @@ def _decode_shape(rows: int) -> tuple[IntArray, IntArray, npt.NDArray[np.bool_]]
     return shape
 
 
-def whole_prompt(tokens: IntArray, page_tokens: int) -> Batch:
+def whole_prompt(tokens: IntArray, page_tokens: int, form: PageForm) -> Batch:
     """A batch that computes one sequence from its start, in slot 0 and the first pages; nothing is drawn.
 
     Args:
         tokens: int32 [n].
         page_tokens: Tokens of a page.
+        form: How pages lie in the arena.
     """
     pages = np.arange(-(-len(tokens) // page_tokens), dtype=np.int32)
+    offsets = pages // form.slab_pages * form.slab_bytes + pages % form.slab_pages * form.page_bytes
     zero = np.zeros(1, np.int32)
     return Batch(
         step=0,
+        commands=(PlaceWrite(0, pages, offsets.astype(np.int64)),),
         opens=(SlotOpen(0, tokens, len(tokens), SlotSampling()),),
         pages=(PageWrite(0, 0, pages),),
         slots=zero,

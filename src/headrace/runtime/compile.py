@@ -17,6 +17,7 @@ from headrace.compiler.codegen.arrays import Array
 from headrace.compiler.codegen.program import ProgramSource, generate
 from headrace.compiler.constants import fold_constants
 from headrace.compiler.egraph import cheapest
+from headrace.compiler.errors import Unsupported
 from headrace.compiler.interpret import bind
 from headrace.compiler.ir import BITS, DType, Graph, Part, Program
 from headrace.compiler.rules.climb import climb
@@ -118,11 +119,15 @@ def prepare_model(
         report: Called with what is done next.
 
     Raises:
-        Unsupported: The model cannot be captured.
+        Unsupported: The model cannot be captured, or keeps other state than keys and values of all tokens.
     """
     from headrace.compiler.capture import capture_model
     from headrace.models.loading import skeleton
 
+    for group in spec.state_groups:
+        if group.kind != "full":
+            why = f"a state of kind {group.kind!r} has no pages in compiled programs yet"
+            raise Unsupported("state", f"layer {group.layers[0]} of {spec.family}", why)
     report("capturing the model")
     captured = capture_model(skeleton(checkpoint))
     work = _Work()

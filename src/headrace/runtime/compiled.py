@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from headrace.compiler.build import load_program
 from headrace.compiler.native.pool import ThreadPool
+from headrace.memory.commands import carry_out
 from headrace.models.checkpoint import Checkpoint
 from headrace.models.spec import ModelSpec
 from headrace.quant.recipes import Recipe
@@ -116,7 +117,6 @@ class CompiledExecutor:
         loaded: The compiled model.
         spec: The model's dimensions.
         state: uint8 [bytes], the arena.
-        page_table: int64 [handles], byte offset of each page in the arena.
         slots: Sequences that run at once.
         context_length: Most tokens of a sequence.
         batch_tokens: Most tokens of a step.
@@ -128,15 +128,15 @@ class CompiledExecutor:
         spec: ModelSpec,
         *,
         state: npt.NDArray[np.uint8],
-        page_table: npt.NDArray[np.int64],
         slots: int,
         context_length: int,
         batch_tokens: int,
     ) -> None:
-        self.page_table, self.page_bytes = page_table, loaded.model.pages.page_bytes
-        self.pages = len(state) // self.page_bytes
+        self._form = loaded.model.pages
+        self.pages = len(state) // self._form.page_bytes
+        self._table = np.full(self.pages, -1, np.int64)
         self.forwards = 0  # counted, so that a test can hold us to one a step
-        self.slots = SlotTable(slots, -(-context_length // PAGE_TOKENS), spec.vocab_size)
+        self.slots = SlotTable(slots, [-(-context_length // PAGE_TOKENS)], spec.vocab_size)
         self.vocab = spec.vocab_size
         self.sampler = NativeSampler(loaded.pool, self.slots, slots, spec.vocab_size)
         select_rows = max(slots, LOGIT_ROWS)
@@ -181,7 +181,7 @@ class CompiledExecutor:
         """
         batch = self._queue.take(ticket)
         begin = time.perf_counter()
-        self.slots.apply(batch)
+        self._apply(batch)
         step, draws = self._prepare(batch), self._draws(batch)
         # As many as there are slots at most, and so many logits there is room for.
         logits = self._run(step, draws.last, (0, len(self.program.source.parts)))
@@ -214,13 +214,17 @@ class CompiledExecutor:
         Yields:
             float32 [some, vocab], valid until the next.
         """
-        batch = whole_prompt(tokens, PAGE_TOKENS)
-        self.slots.apply(batch)
+        batch = whole_prompt(tokens, PAGE_TOKENS, self._form)
+        self._apply(batch)
         step = self._prepare(batch)
         self._run(step, np.empty(0, np.int32), (0, len(self.program.source.parts) - 1))
         for at in range(rows.start, rows.stop, len(self._arrays["select"])):
             most = min(rows.stop, at + len(self._arrays["select"]))
             yield self._logits_of(step, np.arange(at, most, dtype=np.int32))
+
+    def _apply(self, batch: Batch) -> None:
+        carry_out(batch.commands, (self._form,), (self._table,), self._state)
+        self.slots.apply(batch)
 
     def _prepare(self, batch: Batch) -> _Step:
         total, rows = len(batch.tokens), batch.rows
@@ -238,8 +242,8 @@ class CompiledExecutor:
             cut = tiles_of(batch.offsets, self._loaded.model.ragged_tile)
             bound, tiles = self.program.bind(arrays, cut), len(cut.segment)
         used = -(-longest // PAGE_TOKENS)
-        handles = self.slots.page_rows[batch.slots, :used]
-        self._page_rows[:rows, :used] = self.page_table[handles] // self.page_bytes
+        handles = self.slots.page_rows[0][batch.slots, :used]
+        self._page_rows[:rows, :used] = self._table[handles] // self._form.page_bytes
         sizes = {
             "T": total,
             "B": rows,

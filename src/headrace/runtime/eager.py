@@ -10,6 +10,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from headrace.memory.commands import carry_out
+from headrace.memory.page_form import PageForm
 from headrace.models.families.model import FamilyModel
 from headrace.models.spec import ModelSpec
 from headrace.runtime.batch import (
@@ -22,7 +24,7 @@ from headrace.runtime.batch import (
     TokenLogprobs,
     whole_prompt,
 )
-from headrace.runtime.eager_state import GroupPages, PagedState, Row
+from headrace.runtime.eager_state import STATE_ROW, GroupPages, PagedState, Row
 from headrace.runtime.sampler import token_logprobs
 from headrace.runtime.slots import SlotTable
 from headrace.runtime.state_layout import PAGE_TOKENS, StateLayout, state_layouts
@@ -50,8 +52,7 @@ class EagerExecutor:
         spec: The model's dimensions.
         layouts: What the pages of each group hold, from ``layouts_for``.
         state: uint8 [bytes], the arena.
-        slab_bytes: Bytes of its slabs.
-        page_tables: int64 [handles] of each group, byte offset of each page in the arena.
+        forms: How the pages of each group lie there.
         slots: Sequences that run at once.
         context_length: Most tokens of a sequence.
     """
@@ -63,18 +64,20 @@ class EagerExecutor:
         layouts: Sequence[StateLayout],
         *,
         state: npt.NDArray[np.uint8],
-        slab_bytes: int,
-        page_tables: Sequence[npt.NDArray[np.int64]],
+        forms: Sequence[PageForm],
         slots: int,
         context_length: int,
     ) -> None:
         self.model = model
-        self.page_tables = page_tables
+        self._state, self._forms = state, tuple(forms)
+        self._tables = [np.full(len(state) // form.slab_bytes * form.slab_pages, -1, np.int64) for form in forms]
         self.forwards = 0  # counted, so that a test can hold us to one a step
-        row_pages = -(-context_length // PAGE_TOKENS)
+        row_pages = [-(-context_length // PAGE_TOKENS) if x.group.by_token else STATE_ROW for x in layouts]
         self.slots = SlotTable(slots, row_pages, spec.vocab_size)
         dtype = next(model.parameters()).dtype
-        self._groups = [GroupPages(layout, state, slab_bytes, dtype) for layout in layouts]
+        self._groups = [
+            GroupPages(layout, state, form.slab_bytes, dtype) for layout, form in zip(layouts, forms, strict=True)
+        ]
         self._queue = BatchQueue()
 
     @staticmethod
@@ -95,7 +98,7 @@ class EagerExecutor:
         batch = self._queue.take(ticket)
         begin = time.perf_counter()
         with torch.inference_mode():
-            self.slots.apply(batch)
+            self._apply(batch)
             rows = self._rows(batch)
             hidden = self._forward(batch, rows)
             return self._output(batch, rows, hidden, begin)
@@ -110,12 +113,16 @@ class EagerExecutor:
         Yields:
             float32 [some, vocab].
         """
-        batch = whole_prompt(tokens, PAGE_TOKENS)
+        batch = whole_prompt(tokens, PAGE_TOKENS, self._forms[0])
         with torch.inference_mode():
-            self.slots.apply(batch)
+            self._apply(batch)
             hidden = self._forward(batch, self._rows(batch))
             for at in range(rows.start, rows.stop, LOGIT_ROWS):
                 yield self.model.logits(hidden[at : min(rows.stop, at + LOGIT_ROWS)]).numpy()
+
+    def _apply(self, batch: Batch) -> None:
+        carry_out(batch.commands, self._forms, self._tables, self._state)
+        self.slots.apply(batch)
 
     def _rows(self, batch: Batch) -> list[Row]:
         ends = batch.starts + np.diff(batch.offsets)
@@ -127,7 +134,7 @@ class EagerExecutor:
         self.forwards += 1
         positions = torch.cat([torch.arange(row.start, row.context) for row in rows])
         tokens = torch.from_numpy(self.slots.resolve(batch).astype(np.int64))
-        state = PagedState(self._groups, self.page_tables, (self.slots.page_rows,), rows)
+        state = PagedState(self._groups, self._tables, self.slots.page_rows, rows)
         return self.model.hidden(tokens, positions, state)
 
     def _output(self, batch: Batch, rows: list[Row], hidden: Tensor, begin: float) -> StepOutput:

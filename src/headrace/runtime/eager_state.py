@@ -17,6 +17,7 @@ from headrace.runtime.state_layout import StateLayout
 
 # Columns of a recurrent group's page row: the page that a step reads, and the one that it writes.
 READ, WRITE = 0, 1
+STATE_ROW = 2
 
 
 class GroupPages:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,17 +33,17 @@ class SlotTable:
 
     Args:
         slots: How many sequences run at once.
-        row_pages: Most pages of a sequence.
+        row_pages: Most pages of a sequence, of each state group.
         vocab_size: Size of the vocabulary.
 
     Attributes:
-        page_rows: int32 [slots, row_pages], handles of each slot's pages.
+        page_rows: int32 [slots, row_pages] of each state group, handles of each slot's pages.
         last_tokens: [slots], the token that each drew last.
         opened: How many slots were opened so far; while it stays the same, each holds the same sequence.
     """
 
-    def __init__(self, slots: int, row_pages: int, vocab_size: int) -> None:
-        self.page_rows = np.zeros((slots, row_pages), np.int32)
+    def __init__(self, slots: int, row_pages: Sequence[int], vocab_size: int) -> None:
+        self.page_rows = [np.zeros((slots, pages), np.int32) for pages in row_pages]
         self.last_tokens = [-1] * slots
         self.opened = 0
         self._slots: list[Slot | None] = [None] * slots
@@ -63,7 +64,7 @@ class SlotTable:
             self._slots[opened.slot] = Slot(opened.tokens, opened.prompt_length, opened.sampling, counts)
             self.opened += 1
         for write in batch.pages:
-            self.page_rows[write.slot, write.start : write.start + len(write.handles)] = write.handles
+            self.page_rows[write.group][write.slot, write.start : write.start + len(write.handles)] = write.handles
 
     def resolve(self, batch: Batch) -> IntArray:
         """int32 [total]: the batch's tokens with ``FROM_SLOT`` replaced by what the slots drew last."""

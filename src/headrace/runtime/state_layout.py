@@ -49,7 +49,7 @@ class StateLayout:
     @property
     def form(self) -> PageForm:
         """Pages in one piece."""
-        return PageForm(SLAB_PAGES, ((1, self.page_bytes),))
+        return PageForm.of(SLAB_PAGES, [(1, self.page_bytes)])
 
     def places(self) -> tuple[PartPlace, ...]:
         """Where each part lies."""

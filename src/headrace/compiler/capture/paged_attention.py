@@ -15,6 +15,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from headrace.compiler.errors import Unsupported
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -47,7 +49,7 @@ class PagedAttention:
     keys: Mapping[int, Tensor]
     values: Mapping[int, Tensor]
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, *, scale: float | None = None) -> Tensor:
         """Store keys and values, then let each token see its sequence up to itself.
 
         Args:
@@ -55,10 +57,17 @@ class PagedAttention:
             query: [T, heads, head_dim].
             key: [T, kv_heads, head_dim].
             value: [T, kv_heads, head_dim].
+            scale: Factor of the scores; None: ``head_dim ** -0.5``.
+            sinks: Must be None.
 
         Returns:
             [T, heads, head_dim].
+
+        Raises:
+            Unsupported: There are sinks.
         """
+        if sinks is not None:
+            raise Unsupported("attention", f"layer {layer}", "attention sinks are not translated")
         step, keys, values = self.step, self.keys[layer], self.values[layer]
         size = keys.shape[1]
         position = torch.arange(step.context.shape[0], dtype=torch.int32, device=query.device)
@@ -70,7 +79,9 @@ class PagedAttention:
         there = (step.page_rows[step.row][:, page], (position % size)[None, :])
         # Heads in groups, so that no key is repeated for the queries that share it.
         grouped = query.reshape(-1, key.shape[1], query.shape[1] // key.shape[1], query.shape[2])
-        scores = torch.einsum("tkgd,tskd->tkgs", grouped, keys[there]) * (1 / math.sqrt(query.shape[-1]))
+        scores = torch.einsum("tkgd,tskd->tkgs", grouped, keys[there]) * (
+            1 / math.sqrt(query.shape[-1]) if scale is None else scale
+        )
         later = position[None, :] > step.positions[:, None]
         seen = scores.masked_fill(later[:, None, None, :], float("-inf"))
         mixed = torch.einsum("tkgs,tskd->tkgd", seen.softmax(-1), values[there])

@@ -1,0 +1,322 @@
+"""``StateMemory``: arena, pools and prefix tree as the scheduler uses them, for every kind of state."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from headrace.memory.arena import Arena
+from headrace.memory.commands import IntArray, PageCommand
+from headrace.memory.page_form import PageForm
+from headrace.memory.pool import NO_PAGE, Pool
+from headrace.memory.prefix_tree import CachedGroup, PrefixTree
+
+# Of a state's row: the page that a step reads, and the one that it writes.
+READ, WRITE = 0, 1
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryGroup:
+    """A state group as memory sees it.
+
+    Attributes:
+        by_token: Each token has a share, in pages of ``page_tokens``; else a page holds the state of a whole sequence.
+        form: How its pages lie in the arena.
+        window: Tokens that a token sees, itself included; 0 if all.
+    """
+
+    by_token: bool
+    form: PageForm
+    window: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Holding:
+    """What a running sequence holds.
+
+    Attributes:
+        rows: int32 handles of each group: one a page of tokens, ``NO_PAGE`` where a window has left it behind; ``READ``
+            and ``WRITE`` of a state, or none yet.
+        reach: Tokens that it can have without growing.
+    """
+
+    rows: list[IntArray] = field(default_factory=list)
+    reach: int = 0
+
+    @property
+    def pages(self) -> int:
+        """Pages that it holds."""
+        return sum(len(np.unique(row[row != NO_PAGE])) for row in self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class RowWrite:
+    """Entries of a holding's row that changed.
+
+    Attributes:
+        group: Whose.
+        start: Index of the first.
+        handles: int32, what they are now.
+    """
+
+    group: int
+    start: int
+    handles: IntArray
+
+
+class StateMemory:
+    """One arena for all state of a replica's sequences. An allocation that finds no room moves pages, or evicts some.
+
+    Args:
+        groups: The model's state groups; their forms have one slab size.
+        nbytes: Bytes in all, as far as they make whole slabs; at least one slab a group.
+        page_tokens: Tokens of a page.
+        most_pages: Most pages of a single group; None: as many as there is room for.
+        prefix_cache: Keep the pages of finished sequences for others with the same prefix.
+        poison: Have freed pages overwritten with NaN (for tests).
+    """
+
+    def __init__(
+        self,
+        groups: Sequence[MemoryGroup],
+        *,
+        nbytes: int,
+        page_tokens: int,
+        most_pages: int | None = None,
+        prefix_cache: bool = True,
+        poison: bool = False,
+    ) -> None:
+        slab_bytes = groups[0].form.slab_bytes
+        self.groups, self.page_tokens, self.prefix_cache = tuple(groups), page_tokens, prefix_cache
+        self.arena = Arena(max(len(groups), nbytes // slab_bytes), slab_bytes)
+        self._journal: list[PageCommand] = []
+        self.pools = [
+            Pool(self.arena, group.form, group=n, capacity=most_pages, journal=self._journal, poison=poison)
+            for n, group in enumerate(groups)
+        ]
+        cached = []
+        for group, pool in zip(groups, self.pools, strict=True):
+            kind = "state" if not group.by_token else "window" if group.window else "full"
+            cached.append(CachedGroup(kind, pool, group.window))  # type: ignore[arg-type]
+        self.tree = PrefixTree(cached, page_tokens)
+        self.moves = 0  # pages moved by compaction
+
+    @property
+    def has_states(self) -> bool:
+        """Whether some layers keep a state of the whole sequence, which is only there where a chunk ends."""
+        return not all(group.by_token for group in self.groups)
+
+    @property
+    def forgets(self) -> bool:
+        """Whether sequences leave state behind while they run, so that what is to be shared must be offered early."""
+        return self.has_states or any(group.window for group in self.groups)
+
+    def usage(self) -> tuple[int, int, int]:
+        """Pages that sequences hold, that only the prefix tree holds, and that are free (of the first group)."""
+        held, cached = (sum(x) for x in zip(*((p.held, p.evictable) for p in self.pools), strict=True))
+        return held, cached, self.pools[0].free
+
+    # -- what fits
+
+    def pages_for(self, tokens: int) -> int:
+        """Pages that hold so many tokens."""
+        return -(-tokens // self.page_tokens)
+
+    def fits(self, held: Holding, tokens: int, *, step_tokens: int, spare: int = 0) -> bool:
+        """Whether a sequence can grow to ``tokens`` tokens, evicting and moving pages if need be.
+
+        Args:
+            held: What it holds.
+            tokens: Its length then.
+            step_tokens: Most tokens that it grows by in a step: a window holds that many more.
+            spare: Pages of each group that shall be left for others.
+        """
+        slabs = 0
+        for n, (group, pool) in enumerate(zip(self.groups, self.pools, strict=True)):
+            most = tokens if not group.window else min(tokens, group.window + step_tokens + self.page_tokens)
+            wanted = self.pages_for(most) if group.by_token else 2
+            own = int(np.count_nonzero(held.rows[n] != NO_PAGE)) if held.rows else 0
+            count = pool.held + max(0, wanted - own) + (spare if group.by_token else 0)
+            if count > pool.capacity:
+                return False
+            slabs += -(-count // pool.form.slab_pages)
+        return slabs <= self.arena.slabs
+
+    def holds(self, held: Holding, tokens: int) -> bool:
+        """Whether there is a page for each of so many tokens."""
+        pairs = zip(self.groups, held.rows, strict=False)
+        return not tokens or all(not group.by_token or len(row) * self.page_tokens >= tokens for group, row in pairs)
+
+    def longest(self, limit: int, step_tokens: int) -> int:
+        """Tokens of the longest sequence that fits beside what is held, up to ``limit``."""
+        low, high = 0, limit
+        while low < high:
+            middle = (low + high + 1) // 2
+            fits = self.fits(Holding(), middle, step_tokens=step_tokens)
+            low, high = (middle, high) if fits else (low, middle - 1)
+        return low
+
+    # -- a sequence's life
+
+    def match(self, key: Hashable, tokens: IntArray) -> tuple[Holding, int]:
+        """Take the longest cached prefix that leaves at least one token to compute; how many tokens it has."""
+        if not self.prefix_cache:
+            return self._empty(), 0
+        found = self.tree.match(key, tokens[:-1])
+        rows = [row if group.by_token else row.repeat(2) for group, row in zip(self.groups, found.rows, strict=True)]
+        return Holding(rows), found.pages * self.page_tokens
+
+    def grow(self, held: Holding, tokens: int) -> list[RowWrite] | None:
+        """Give a sequence what it needs to reach ``tokens`` tokens; all of it or None."""
+        if not held.rows:
+            held.rows = self._empty().rows
+        counts = [
+            max(0, self.pages_for(tokens) - len(row)) if group.by_token else int(not len(row) or self._shared(n, row))
+            for n, (group, row) in enumerate(zip(self.groups, held.rows, strict=True))
+        ]
+        if not self._make_room(counts):
+            return None
+        writes = []
+        spread = self._slabs_to_spread(counts)
+        for n, (group, pool, count) in enumerate(zip(self.groups, self.pools, counts, strict=True)):
+            if not count:
+                continue
+            row = held.rows[n]
+            after = int(row[-1]) if group.by_token and len(row) and row[-1] != NO_PAGE else None
+            wanted, before = pool.slabs_for(count), self.arena.free_slabs
+            new = pool.allocate(count, after, spread)
+            spread -= before - self.arena.free_slabs - wanted
+            if group.by_token:
+                held.rows[n] = np.concatenate([row, new])
+                writes.append(RowWrite(n, len(row), new))
+            else:
+                held.rows[n] = np.array([row[READ] if len(row) else new[0], new[0]], np.int32)
+                writes.append(RowWrite(n, 0, held.rows[n]))
+        rows = [row for group, row in zip(self.groups, held.rows, strict=True) if group.by_token]
+        held.reach = min((len(row) * self.page_tokens for row in rows), default=sys.maxsize)
+        return writes
+
+    def advance(self, held: Holding, computed: int) -> list[RowWrite]:
+        """Give back what a sequence does not read any more, now that ``computed`` tokens are computed."""
+        writes = []
+        for n, (group, pool, row) in enumerate(zip(self.groups, self.pools, held.rows, strict=True)):
+            if not group.by_token:
+                if row[READ] != row[WRITE]:
+                    pool.release(row[READ : READ + 1])
+                    held.rows[n] = row[[WRITE, WRITE]]
+                    writes.append(RowWrite(n, 0, held.rows[n]))
+            elif group.window:
+                behind = row[: max(0, computed - group.window + 1) // self.page_tokens]
+                left = behind[behind != NO_PAGE]
+                if len(left):
+                    pool.release(left)
+                    behind[:] = NO_PAGE
+        return writes
+
+    def share(self, key: Hashable, tokens: IntArray, held: Holding) -> list[RowWrite]:
+        """Offer the computed prefix of a sequence to others; what of its rows became equal pages of theirs.
+
+        Args:
+            key: Root of the tree.
+            tokens: int32 [computed tokens].
+            held: What the sequence holds.
+        """
+        full = len(tokens) // self.page_tokens
+        if not self.prefix_cache or not full:
+            return []
+        exact = len(tokens) == full * self.page_tokens
+        offered = [
+            row[:full] if group.by_token else row[WRITE : WRITE + exact]
+            for group, row in zip(self.groups, held.rows, strict=True)
+        ]
+        got = self.tree.insert(key, tokens[: full * self.page_tokens], offered)
+        writes = []
+        for n, group in enumerate(self.groups):
+            if group.by_token and not np.array_equal(got[n], offered[n]):
+                held.rows[n] = np.concatenate([got[n], held.rows[n][full:]])
+                writes.append(RowWrite(n, 0, held.rows[n]))
+            elif not group.by_token and self._shared(n, held.rows[n]):
+                held.reach = 0  # the next token needs a state of its own
+        return writes
+
+    def release(self, held: Holding) -> None:
+        """Drop all that a sequence holds."""
+        for pool, row in zip(self.pools, held.rows, strict=False):
+            pool.release(np.unique(row[row != NO_PAGE]))
+        held.rows, held.reach = [], 0
+
+    def _empty(self) -> Holding:
+        return Holding([np.empty(0, np.int32) for _ in self.groups])
+
+    def _shared(self, group: int, row: IntArray) -> bool:
+        """Whether the state that a sequence would write into is kept by the tree too: it must not be changed."""
+        return bool(row[READ] == row[WRITE] and self.pools[group].cached[row[WRITE]])
+
+    # -- room
+
+    def _make_room(self, counts: Sequence[int]) -> bool:
+        """See to it that pages of every group can be allocated: by moving pages together, else by evicting."""
+        if any(pool.held + count > pool.capacity for pool, count in zip(self.pools, counts, strict=True)):
+            return False
+        while True:
+            slabs = sum(pool.slabs_for(count) for pool, count in zip(self.pools, counts, strict=True))
+            handles = all(count <= pool.capacity - pool.used for pool, count in zip(self.pools, counts, strict=True))
+            if handles and slabs <= self.arena.free_slabs:
+                return True
+            if handles and self._compact():
+                continue
+            if not self.tree.evict(self._short(counts)):
+                return False
+
+    def _slabs_to_spread(self, counts: Sequence[int]) -> int:
+        """Slabs that are free beyond need. With several groups a quarter is left: each may need one suddenly."""
+        needed = sum(pool.slabs_for(count) for pool, count in zip(self.pools, counts, strict=True))
+        left = self.arena.slabs // 4 if len(self.groups) > 1 else 0
+        return max(0, self.arena.free_slabs - needed - left)
+
+    def _short(self, counts: Sequence[int]) -> int:
+        """Bytes that must at least become free."""
+        room, handles = 0, 0
+        for pool, count in zip(self.pools, counts, strict=True):
+            room += max(0, count - pool.room) * pool.form.page_bytes
+            handles += max(0, count - (pool.capacity - pool.used)) * pool.form.page_bytes
+        return max(1, handles, room - self.arena.free_slabs * self.arena.slab_bytes)
+
+    def _compact(self) -> bool:
+        """Empty the slab that takes the fewest bytes to move; False if there is none whose pages fit elsewhere."""
+        best: tuple[int, Pool, int] | None = None
+        for pool in self.pools:
+            found = pool.emptiest()
+            if found is not None and (best is None or found[1] * pool.form.page_bytes < best[0]):
+                best = found[1] * pool.form.page_bytes, pool, found[0]
+        if best is None:
+            return False
+        nbytes, pool, slab = best
+        self.moves += nbytes // pool.form.page_bytes
+        pool.vacate(slab)
+        return True
+
+    # -- the executor's part, and ours
+
+    def commands(self) -> tuple[PageCommand, ...]:
+        """What the executor must be told before the next step."""
+        found = [*self._journal, *(write for pool in self.pools for write in pool.places())]
+        self._journal.clear()
+        return tuple(found)
+
+    def check(self, holdings: Iterable[Holding]) -> None:
+        """Assert the invariants, given what all sequences hold."""
+        rows = [held.rows for held in holdings if held.rows]
+        self.arena.check()
+        for n, pool in enumerate(self.pools):
+
+            def count(n: int = n, pool: Pool = pool) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+                mine = [np.unique(row[n][row[n] != NO_PAGE]) for row in rows]
+                return np.bincount(np.concatenate([np.empty(0, np.int32), *mine]), minlength=pool.capacity)
+
+            pool.check(count)
+        assert self.arena.lent == {slab for pool in self.pools for slab in pool.slabs}, "a slab belongs to nobody"
+        self.tree.check()
