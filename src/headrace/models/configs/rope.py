@@ -83,7 +83,7 @@ def parse_rope_settings(
     if kind == "factors":
         return RopeConfig("factors", theta, factors=_parse_factors(rope, head_dim))
     if kind == "yarn":
-        return _parse_yarn(read, rope, theta, context)
+        return _parse_yarn(rope, theta, context)
     if kind != "llama3":
         raise rope.fail("rope_type", f"is {kind!r}; known are default, linear, llama3 and yarn")
     low, high = rope.number("low_freq_factor"), rope.number("high_freq_factor")
@@ -97,9 +97,9 @@ def parse_rope_settings(
     return RopeConfig("llama3", theta, rope.number("factor"), low, high, original)
 
 
-def _parse_yarn(read: ConfigReader, rope: ConfigReader, theta: float, context: int) -> RopeConfig:
+def _parse_yarn(rope: ConfigReader, theta: float, context: int) -> RopeConfig:
     original = rope.integer("original_max_position_embeddings", context, MAX_CONTEXT)
-    factor = rope.number("factor", read.integer("max_position_embeddings", most=MAX_CONTEXT) / original)
+    factor = rope.number("factor", context / original)
     fast, slow = rope.number("beta_fast", 32.0), rope.number("beta_slow", 1.0)
     if fast <= slow:
         raise rope.fail("beta_fast", f"must be above beta_slow {slow}, not {fast}")
