@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import torch
@@ -28,12 +29,14 @@ def mix_experts(
     """
     ranks = chosen.shape[1]
     by_expert = chosen.flatten().argsort(stable=True)
-    counts = torch.bincount(chosen.flatten(), minlength=experts).tolist()
-    groups = x[by_expert // ranks].split(counts)
-    results = torch.cat([expert(n, group) for n, group in enumerate(groups) if len(group)])
-    by_rank = torch.empty_like(results)
-    by_rank[by_expert] = results
-    weighted = (by_rank.unflatten(0, (-1, ranks)) * shares[..., None]).float()
+    ends = torch.bincount(chosen.flatten(), minlength=experts).cumsum(0).tolist()
+    rows, results = x[by_expert // ranks], []
+    for number, (begin, end) in enumerate(itertools.pairwise([0, *ends])):
+        if begin < end:
+            results.append(expert(number, rows[begin:end]))
+    by_rank = torch.empty_like(rows)
+    by_rank[by_expert] = torch.cat(results)
+    weighted = (by_rank.reshape(len(x), ranks, -1) * shares[..., None]).float()
     total = weighted[:, 0]
     for rank in range(1, ranks):
         total = total + weighted[:, rank]
