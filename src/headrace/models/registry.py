@@ -9,6 +9,8 @@ from typing import Any, Protocol
 
 from headrace.errors import CheckpointError
 from headrace.models.checkpoint import Checkpoint
+from headrace.models.configs.gemma3 import parse_gemma3
+from headrace.models.configs.gpt_oss import parse_gpt_oss
 from headrace.models.configs.llama import parse_llama
 from headrace.models.configs.reader import ConfigReader
 from headrace.models.spec import ModelSpec, StateGroup
@@ -63,6 +65,8 @@ FAMILIES = (
         },
         parse_llama,
     ),
+    Family("gemma3", {"Gemma3ForCausalLM": "gemma3_text"}, parse_gemma3),
+    Family("gpt_oss", {"GptOssForCausalLM": "gpt_oss"}, parse_gpt_oss),
 )
 
 

@@ -125,13 +125,14 @@ class SafetensorsFolder:
     ``generation_config.json``, where present, decides ``eos_token_id``, as it does in Transformers.
 
     Raises:
-        CheckpointError: ``config.json`` is missing or no JSON object, a shard is missing or damaged, or index
-            and shards contradict each other.
+        CheckpointError: ``config.json`` is missing or no JSON object, its weights are quantized, a shard is missing
+            or damaged, or index and shards contradict each other.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.config: Mapping[str, Any] = _read_config(path)
+        _refuse_quantized(self.config, path / "config.json")
         self.tokenizer = TokenizerSource(folder=path)
         self._tensors = dict(_open_tensors(path))
 
@@ -209,6 +210,19 @@ def _read_config(folder: Path) -> dict[str, Any]:
         if end is not None:
             config["eos_token_id"] = end
     return config
+
+
+def _refuse_quantized(config: Mapping[str, Any], file: Path) -> None:
+    """Said before a tensor's header is read, whose odd dtype would be all that is named."""
+    quantized = config.get("quantization_config")
+    if quantized is None:
+        return
+    method = quantized.get("quant_method") if isinstance(quantized, Mapping) else None
+    raise CheckpointError(
+        f"config key 'quantization_config' is set: weights quantized as {method!r:.50} are not supported; "
+        "use a copy of the model in bfloat16, float16 or float32",
+        file=file,
+    )
 
 
 def _open_tensors(folder: Path) -> Iterator[tuple[str, StoredTensor]]:

@@ -45,11 +45,33 @@ class RopeConfig:
     factors: tuple[float, ...] = ()
 
 
-def parse_rope(read: ConfigReader, head_dim: int, context: int) -> RopeConfig:
-    """Rope settings, from the newer key if it is there."""
+def parse_rope(read: ConfigReader, head_dim: int, context: int, theta: float = 10000.0) -> RopeConfig:
+    """Rope settings, from the newer key if it is there.
+
+    Args:
+        read: The whole config.
+        head_dim: Elements of a head.
+        context: Most tokens of a sequence.
+        theta: The family's own, where the config gives none.
+    """
     key = "rope_parameters" if read.config.get("rope_parameters") is not None else "rope_scaling"
     rope = ConfigReader(read.mapping(key), read.file, f"{key}.")
-    theta = rope.number("rope_theta", read.number("rope_theta", 10000.0))
+    return parse_rope_settings(read, rope, head_dim, context, read.number("rope_theta", theta))
+
+
+def parse_rope_settings(
+    read: ConfigReader, rope: ConfigReader, head_dim: int, context: int, theta: float
+) -> RopeConfig:
+    """Rope settings of one kind of layers.
+
+    Args:
+        read: The whole config.
+        rope: The settings.
+        head_dim: Elements of a head.
+        context: Most tokens of a sequence.
+        theta: Where the settings give none.
+    """
+    theta = rope.number("rope_theta", theta)
     kind = rope.text("rope_type", rope.text("type", "default"))
     partial = rope.number("partial_rotary_factor", read.number("partial_rotary_factor", 1.0))
     if partial != 1.0:
@@ -61,7 +83,7 @@ def parse_rope(read: ConfigReader, head_dim: int, context: int) -> RopeConfig:
     if kind == "factors":
         return RopeConfig("factors", theta, factors=_parse_factors(rope, head_dim))
     if kind == "yarn":
-        return _parse_yarn(read, rope, theta, context)
+        return _parse_yarn(rope, theta, context)
     if kind != "llama3":
         raise rope.fail("rope_type", f"is {kind!r}; known are default, linear, llama3 and yarn")
     low, high = rope.number("low_freq_factor"), rope.number("high_freq_factor")
@@ -75,9 +97,9 @@ def parse_rope(read: ConfigReader, head_dim: int, context: int) -> RopeConfig:
     return RopeConfig("llama3", theta, rope.number("factor"), low, high, original)
 
 
-def _parse_yarn(read: ConfigReader, rope: ConfigReader, theta: float, context: int) -> RopeConfig:
+def _parse_yarn(rope: ConfigReader, theta: float, context: int) -> RopeConfig:
     original = rope.integer("original_max_position_embeddings", context, MAX_CONTEXT)
-    factor = rope.number("factor", read.integer("max_position_embeddings", most=MAX_CONTEXT) / original)
+    factor = rope.number("factor", context / original)
     fast, slow = rope.number("beta_fast", 32.0), rope.number("beta_slow", 1.0)
     if fast <= slow:
         raise rope.fail("beta_fast", f"must be above beta_slow {slow}, not {fast}")
