@@ -64,7 +64,16 @@ class _Noted:
 
     layers: dict[int, LayerState] = field(default_factory=dict)
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, *, scale: float | None = None) -> Tensor:
+    def attend(
+        self,
+        layer: int,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        scale: float | None = None,
+        sinks: Tensor | None = None,
+    ) -> Tensor:
         self.layers[layer] = LayerState(key.shape[1], key.shape[2], value.shape[2])
         return query.new_empty((*query.shape[:2], value.shape[2]))
 

@@ -49,7 +49,16 @@ class PagedAttention:
     keys: Mapping[int, Tensor]
     values: Mapping[int, Tensor]
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, *, scale: float | None = None) -> Tensor:
+    def attend(
+        self,
+        layer: int,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        scale: float | None = None,
+        sinks: Tensor | None = None,
+    ) -> Tensor:
         """Store keys and values, then let each token see its sequence up to itself.
 
         Args:
