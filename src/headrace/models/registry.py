@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from headrace.errors import CheckpointError
 from headrace.models.checkpoint import Checkpoint
+from headrace.models.configs.deepseek_v3 import parse_deepseek_v3
 from headrace.models.configs.llama import parse_llama
 from headrace.models.configs.reader import ConfigReader
 from headrace.models.spec import ModelSpec, StateGroup
@@ -63,6 +64,7 @@ FAMILIES = (
         },
         parse_llama,
     ),
+    Family("deepseek_v3", {"DeepseekV3ForCausalLM": "deepseek_v3"}, parse_deepseek_v3),
 )
 
 

@@ -45,10 +45,15 @@ class RopeConfig:
     factors: tuple[float, ...] = ()
 
 
-def parse_rope(read: ConfigReader, head_dim: int, context: int) -> RopeConfig:
-    """Rope settings, from the newer key if it is there."""
+def rope_reader(read: ConfigReader) -> ConfigReader:
+    """The object that holds the rope settings: the newer key's if it is there."""
     key = "rope_parameters" if read.config.get("rope_parameters") is not None else "rope_scaling"
-    rope = ConfigReader(read.mapping(key), read.file, f"{key}.")
+    return ConfigReader(read.mapping(key), read.file, f"{key}.")
+
+
+def parse_rope(read: ConfigReader, head_dim: int, context: int) -> RopeConfig:
+    """Rope settings of heads, or of the part of them that is rotated, of ``head_dim`` elements."""
+    rope = rope_reader(read)
     theta = rope.number("rope_theta", read.number("rope_theta", 10000.0))
     kind = rope.text("rope_type", rope.text("type", "default"))
     partial = rope.number("partial_rotary_factor", read.number("partial_rotary_factor", 1.0))
