@@ -56,7 +56,8 @@ def load_model(
     if dtype not in DTYPES:
         raise ValueError(f"dtype must be torch.float32 or torch.bfloat16, not {dtype}")
     model = _built(checkpoint, dtype)
-    fit(model, checkpoint, spare=("lm_head.weight",) if model.config.tied else ())
+    spare = {name for name in checkpoint.names() if model.spare(name)}
+    fit(model, checkpoint, spare | {"lm_head.weight"} if model.config.tied else spare)
     if model.config.tied and "lm_head.weight" in checkpoint.names():
         _check_tied(checkpoint)
     model = model.to_empty(device=device)
@@ -71,6 +72,9 @@ def _built(checkpoint: Checkpoint, dtype: torch.dtype) -> FamilyModel:
     module = importlib.import_module(f"headrace.models.families.{family.name}")
     with torch.device("meta"):
         model: FamilyModel = module.Model(config).to(dtype).requires_grad_(requires_grad=False).eval()
+        for name, parameter in model.named_parameters():
+            if name.endswith(model.wide):
+                parameter.data = parameter.data.float()
     return model
 
 

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from headrace.errors import CheckpointError
 from headrace.models.checkpoint import Checkpoint
+from headrace.models.configs.deepseek_v3 import parse_deepseek_v3
 from headrace.models.configs.gemma3 import parse_gemma3
 from headrace.models.configs.gpt_oss import parse_gpt_oss
 from headrace.models.configs.llama import parse_llama
@@ -65,6 +66,7 @@ FAMILIES = (
         },
         parse_llama,
     ),
+    Family("deepseek_v3", {"DeepseekV3ForCausalLM": "deepseek_v3"}, parse_deepseek_v3),
     Family("gemma3", {"Gemma3ForCausalLM": "gemma3_text"}, parse_gemma3),
     Family("gpt_oss", {"GptOssForCausalLM": "gpt_oss"}, parse_gpt_oss),
 )

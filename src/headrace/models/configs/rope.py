@@ -45,18 +45,22 @@ class RopeConfig:
     factors: tuple[float, ...] = ()
 
 
+def rope_reader(read: ConfigReader) -> ConfigReader:
+    """The object that holds the rope settings: the newer key's if it is there."""
+    key = "rope_parameters" if read.config.get("rope_parameters") is not None else "rope_scaling"
+    return ConfigReader(read.mapping(key), read.file, f"{key}.")
+
+
 def parse_rope(read: ConfigReader, head_dim: int, context: int, theta: float = 10000.0) -> RopeConfig:
     """Rope settings, from the newer key if it is there.
 
     Args:
         read: The whole config.
-        head_dim: Elements of a head.
+        head_dim: Elements of a head, or of the part of it that is rotated.
         context: Most tokens of a sequence.
         theta: The family's own, where the config gives none.
     """
-    key = "rope_parameters" if read.config.get("rope_parameters") is not None else "rope_scaling"
-    rope = ConfigReader(read.mapping(key), read.file, f"{key}.")
-    return parse_rope_settings(read, rope, head_dim, context, read.number("rope_theta", theta))
+    return parse_rope_settings(read, rope_reader(read), head_dim, context, read.number("rope_theta", theta))
 
 
 def parse_rope_settings(
@@ -67,7 +71,7 @@ def parse_rope_settings(
     Args:
         read: The whole config.
         rope: The settings.
-        head_dim: Elements of a head.
+        head_dim: Elements of a head, or of the part of it that is rotated.
         context: Most tokens of a sequence.
         theta: Where the settings give none.
     """

@@ -14,9 +14,18 @@ class FamilyModel(nn.Module):
     """A family's forward pass; this class itself computes nothing.
 
     Parameters carry the names of the Hugging Face checkpoint, which makes loading a copy by name.
+
+    Attributes:
+        config: Its dimensions.
+        wide: Ends of the names of parameters that stay in float32, whatever the model is loaded as.
     """
 
     config: Any
+    wide: tuple[str, ...] = ()
+
+    def spare(self, name: str) -> bool:
+        """Whether a checkpoint may hold this tensor although the model has no use for it."""
+        return False
 
     def make_tables(self, device: torch.device | str) -> None:
         """Compute what follows from the config and is in no checkpoint: buffers of float32."""

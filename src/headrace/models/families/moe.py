@@ -20,7 +20,7 @@ def mix_experts(
     Args:
         x: ``[T, hidden]``.
         chosen: ``int64 [T, ranks]``, each token's experts by rank.
-        shares: ``[T, ranks]``, factors of their results, in the dtype of ``x``.
+        shares: ``[T, ranks]``, factors of their results; products are rounded to their dtype if ``x`` has it too.
         experts: How many there are.
         expert: Takes an expert's number and its tokens, ``[n, hidden]``; returns ``[n, hidden]``.
 
