@@ -53,8 +53,13 @@ def make(name: str, seed: int = 0, **changes: Any) -> Any:
     config = CONFIGS[name]()
     for key, value in changes.items():
         setattr(config, key, value)
+    return build(config, seed)
+
+
+def build(config: Any, seed: int = 0, attention: str = "sdpa") -> Any:
+    """The same from a Transformers configuration."""
     torch.manual_seed(seed)
-    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="sdpa")
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation=attention)
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() >= 2:

@@ -58,7 +58,7 @@ def load_model(
     model = _built(checkpoint, dtype)
     fit(model, checkpoint, spare=("lm_head.weight",) if model.config.tied else ())
     if model.config.tied and "lm_head.weight" in checkpoint.names():
-        _check_tied(checkpoint)
+        _check_tied(checkpoint, model.embedding_name)
     model = model.to_empty(device=device)
     model.make_tables(device)
     fill(model, checkpoint, progress)
@@ -71,12 +71,15 @@ def _built(checkpoint: Checkpoint, dtype: torch.dtype) -> FamilyModel:
     module = importlib.import_module(f"headrace.models.families.{family.name}")
     with torch.device("meta"):
         model: FamilyModel = module.Model(config).to(dtype).requires_grad_(requires_grad=False).eval()
+        for name, parameter in model.named_parameters():
+            if name.endswith(model.wide):
+                parameter.data = parameter.data.float()
     return model
 
 
-def _check_tied(checkpoint: Checkpoint) -> None:
+def _check_tied(checkpoint: Checkpoint, embedding_name: str) -> None:
     """A tied model may repeat its embedding as output layer, but not bring another one."""
-    head, embedding = checkpoint.read("lm_head.weight"), checkpoint.read("model.embed_tokens.weight")
+    head, embedding = checkpoint.read("lm_head.weight"), checkpoint.read(embedding_name)
     if not np.array_equal(head, embedding):
         raise CheckpointError(
             "the config ties the output layer to the embedding, and the two differ",

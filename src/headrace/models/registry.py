@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from headrace.errors import CheckpointError
 from headrace.models.checkpoint import Checkpoint
 from headrace.models.configs.llama import parse_llama
+from headrace.models.configs.mamba2 import parse_mamba2
 from headrace.models.configs.reader import ConfigReader
 from headrace.models.spec import ModelSpec, StateGroup
 
@@ -63,6 +64,7 @@ FAMILIES = (
         },
         parse_llama,
     ),
+    Family("mamba2", {"Mamba2ForCausalLM": "mamba2"}, parse_mamba2),
 )
 
 

@@ -37,11 +37,17 @@ class ConfigReader:
             raise self.fail(key, "is missing")
         return default
 
-    def integer(self, key: str, default: int | None = ..., most: int = MAX_SIZE) -> int:  # type: ignore[assignment]
-        """An integer from 1 to ``most``."""
+    def integer(
+        self,
+        key: str,
+        default: int | None = ...,  # type: ignore[assignment]
+        most: int = MAX_SIZE,
+        least: int = 1,
+    ) -> int:
+        """An integer from ``least`` to ``most``."""
         value = self._get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-            raise self.fail(key, f"must be an integer from 1 to {most}, not {value!r:.50}")
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise self.fail(key, f"must be an integer from {least} to {most}, not {value!r:.50}")
         return value
 
     def number(self, key: str, default: float | None = ...) -> float:  # type: ignore[assignment]

@@ -14,9 +14,16 @@ class FamilyModel(nn.Module):
     """A family's forward pass; this class itself computes nothing.
 
     Parameters carry the names of the Hugging Face checkpoint, which makes loading a copy by name.
+
+    Attributes:
+        config: Its dimensions.
+        wide: Ends of the names of parameters that stay in float32, whatever the model is loaded as.
+        embedding_name: The embedding matrix, which is the output layer too in a tied model.
     """
 
     config: Any
+    wide: tuple[str, ...] = ()
+    embedding_name = "model.embed_tokens.weight"
 
     def make_tables(self, device: torch.device | str) -> None:
         """Compute what follows from the config and is in no checkpoint: buffers of float32."""
