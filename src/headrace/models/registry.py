@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from headrace.errors import CheckpointError
 from headrace.models.checkpoint import Checkpoint
+from headrace.models.configs.granite_hybrid import parse_granite_hybrid
 from headrace.models.configs.llama import parse_llama
 from headrace.models.configs.mamba2 import parse_mamba2
 from headrace.models.configs.reader import ConfigReader
@@ -65,6 +66,7 @@ FAMILIES = (
         parse_llama,
     ),
     Family("mamba2", {"Mamba2ForCausalLM": "mamba2"}, parse_mamba2),
+    Family("granite_hybrid", {"GraniteMoeHybridForCausalLM": "granitemoehybrid"}, parse_granite_hybrid),
 )
 
 
