@@ -18,7 +18,7 @@ GROUPS = (
     attention_group("full", (0,), 2, 8),
     attention_group("window", (1, 3), 1, 6, window=7),
     StateGroup("latent", (2,), (StatePart("latent", (10,)),)),
-    StateGroup("recurrent", (4, 5), (StatePart("conv", (3, 2)), StatePart("sum", (5,), wide=True))),
+    StateGroup("recurrent", (4, 5), (StatePart("conv", (3, 1)), StatePart("sum", (5,), wide=True))),
 )
 
 
@@ -39,11 +39,11 @@ class Toy(torch.nn.Module):
             out.append(state.attend(layer, x[:, :18].view(-1, 3, 6), key, value, scale=0.3, sinks=sinks))
         out.append(state.attend_latent(2, x[:, :20].view(-1, 2, 10), x[:, 5:15], value_dim=7, scale=0.2))
         for layer in (4, 5):
-            mixed = torch.empty(len(x), 11)
+            mixed = torch.empty(len(x), 8)
             for row in state.recurrences(layer):
                 conv, total = row.state["conv"], row.state["sum"]
                 for n in range(row.begin, row.end):
-                    conv = torch.cat([conv[1:], x[n : n + 1, layer : layer + 2]])
+                    conv = torch.cat([conv[1:], x[n : n + 1, layer : layer + 1]])
                     total = 0.9 * total + x[n, :5]
                     mixed[n] = torch.cat([conv.flatten(), total])
                 row.keep(conv=conv, sum=total)
@@ -77,7 +77,7 @@ def test_pages_hold_what_sequences_keep(seed, dtype):
     model = Toy().to(dtype)
     dense = DenseState(GROUPS, dtype)
     layouts = [StateLayout(g, PAGE if g.by_token else 1, dtype.itemsize) for g in GROUPS]
-    slab = max(layout.page_bytes for layout in layouts) * 5 // 4 * 4
+    slab = max(layout.page_bytes for layout in layouts) * 5 // 8 * 8
     arena = np.full(slab * PAGES * len(GROUPS), 0xFF, np.uint8)  # NaN wherever nothing was written
     pools = [GroupPages(layout, arena, slab, dtype) for layout in layouts]
     # Every group has slabs of its own, in any order; handles are any numbers.

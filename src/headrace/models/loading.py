@@ -59,7 +59,7 @@ def load_model(
     spare = {name for name in checkpoint.names() if model.spare(name)}
     fit(model, checkpoint, spare | {"lm_head.weight"} if model.config.tied else spare)
     if model.config.tied and "lm_head.weight" in checkpoint.names():
-        _check_tied(checkpoint)
+        _check_tied(checkpoint, model.embedding_name)
     model = model.to_empty(device=device)
     model.make_tables(device)
     fill(model, checkpoint, progress)
@@ -78,9 +78,9 @@ def _built(checkpoint: Checkpoint, dtype: torch.dtype) -> FamilyModel:
     return model
 
 
-def _check_tied(checkpoint: Checkpoint) -> None:
+def _check_tied(checkpoint: Checkpoint, embedding_name: str) -> None:
     """A tied model may repeat its embedding as output layer, but not bring another one."""
-    head, embedding = checkpoint.read("lm_head.weight"), checkpoint.read("model.embed_tokens.weight")
+    head, embedding = checkpoint.read("lm_head.weight"), checkpoint.read(embedding_name)
     if not np.array_equal(head, embedding):
         raise CheckpointError(
             "the config ties the output layer to the embedding, and the two differ",

@@ -12,7 +12,9 @@ from headrace.models.checkpoint import Checkpoint
 from headrace.models.configs.deepseek_v3 import parse_deepseek_v3
 from headrace.models.configs.gemma3 import parse_gemma3
 from headrace.models.configs.gpt_oss import parse_gpt_oss
+from headrace.models.configs.granite_hybrid import parse_granite_hybrid
 from headrace.models.configs.llama import parse_llama
+from headrace.models.configs.mamba2 import parse_mamba2
 from headrace.models.configs.reader import ConfigReader
 from headrace.models.spec import ModelSpec, StateGroup
 
@@ -69,6 +71,8 @@ FAMILIES = (
     Family("deepseek_v3", {"DeepseekV3ForCausalLM": "deepseek_v3"}, parse_deepseek_v3),
     Family("gemma3", {"Gemma3ForCausalLM": "gemma3_text"}, parse_gemma3),
     Family("gpt_oss", {"GptOssForCausalLM": "gpt_oss"}, parse_gpt_oss),
+    Family("mamba2", {"Mamba2ForCausalLM": "mamba2"}, parse_mamba2),
+    Family("granite_hybrid", {"GraniteMoeHybridForCausalLM": "granitemoehybrid"}, parse_granite_hybrid),
 )
 
 

@@ -10,6 +10,7 @@ from headrace.models.spec import ModelSpec, StateGroup, StatePart
 
 PAGE_TOKENS = 16
 SLAB_PAGES = 16
+ALIGNMENT = 8  # so that every page begins at a whole element
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +44,8 @@ class StateLayout:
 
     @property
     def page_bytes(self) -> int:
-        """Bytes of a page."""
-        return self.group.item_bytes(self.item_bytes) * self.page_tokens
+        """Bytes of a page, a multiple of ``ALIGNMENT``."""
+        return -(-self.group.item_bytes(self.item_bytes) * self.page_tokens // ALIGNMENT) * ALIGNMENT
 
     @property
     def form(self) -> PageForm:

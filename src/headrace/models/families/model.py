@@ -18,10 +18,12 @@ class FamilyModel(nn.Module):
     Attributes:
         config: Its dimensions.
         wide: Ends of the names of parameters that stay in float32, whatever the model is loaded as.
+        embedding_name: The embedding matrix, which is the output layer too in a tied model.
     """
 
     config: Any
     wide: tuple[str, ...] = ()
+    embedding_name = "model.embed_tokens.weight"
 
     def spare(self, name: str) -> bool:
         """Whether a checkpoint may hold this tensor although the model has no use for it."""
