@@ -11,7 +11,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from headrace.engine.policy import chunk
 from headrace.memory.commands import POISON, carry_out
@@ -180,6 +187,13 @@ class Memory(RuleBasedStateMachine):
 
 TestMemory = Memory.TestCase
 TestMemory.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+
+
+@pytest.mark.bars
+@pytest.mark.timeout(3600)
+def test_memory_at_length():
+    """200,000 operations."""
+    run_state_machine_as_test(Memory, settings=settings(max_examples=2_000, stateful_step_count=100, deadline=None))
 
 
 def filled(mem, key, tokens):
