@@ -156,9 +156,10 @@ class Memory(RuleBasedStateMachine):
         carry_out(self.mem.commands(), self.bytes.forms, self.bytes.tables, self.bytes.buffer)
         self.bytes.compute(sequence.rows, sequence.tokens, sequence.computed, count)
         sequence.computed += count
+        sequence.write(self.mem.settle(sequence.held))
         if data.draw(st.booleans()):
             sequence.write(self.mem.share("key", array(sequence.tokens[: sequence.computed]), sequence.held))
-        sequence.write(self.mem.advance(sequence.held, sequence.computed))
+        self.mem.trim(sequence.held, sequence.computed)
 
     @precondition(lambda self: self.running)
     @rule(data=st.data(), keep=st.booleans())
@@ -254,7 +255,7 @@ def test_a_hit_needs_all_that_a_window_sees():
         mem.grow(held, computed + 8)
         if computed == 16:
             mem.share("key", array(tokens[:24]), held)
-        mem.advance(held, computed + 8)
+        mem.trim(held, computed + 8)
     mem.share("key", array(tokens), held)
     # Pages of the window: those of 0..23 when it was shared, those that 32.. and 40 see at the end.
     assert hit(mem, "key", [*tokens, 1]) == 40
@@ -269,7 +270,7 @@ def test_a_hit_needs_a_state_at_its_end():
     held = Holding()
     for end in (8, 11, 12, 20):
         mem.grow(held, end)
-        mem.advance(held, end)
+        mem.settle(held)
         if end in (12, 20):
             mem.share("key", array(range(end)), held)
     assert hit(mem, "key", [*range(20), 1]) == 20
@@ -287,7 +288,7 @@ def test_a_state_that_is_kept_is_not_written():
     mem.grow(held, 9)
     assert list(held.rows[0]) == [kept, held.rows[0][WRITE]]
     assert held.rows[0][WRITE] != kept
-    mem.advance(held, 9)
+    mem.settle(held)
     assert kept not in held.rows[0]
 
 

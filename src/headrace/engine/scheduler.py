@@ -101,10 +101,12 @@ class Scheduler:
         """Note that ``count`` more tokens of a sequence have their state; offer the prompt to others once done."""
         was_prefill = sequence.computed < sequence.prompt_length
         sequence.computed += count
+        if self.memory.forgets:
+            self._note(sequence, self.memory.settle(sequence.held))
         if was_prefill and (sequence.computed >= sequence.prompt_length or self.memory.forgets):
             self._share(sequence)
         if self.memory.forgets:
-            self._note(sequence, self.memory.advance(sequence.held, sequence.computed))
+            self.memory.trim(sequence.held, sequence.computed)
 
     # --- planning -----------------------------------------------------------------------------------------------
 

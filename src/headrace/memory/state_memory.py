@@ -199,25 +199,28 @@ class StateMemory:
         held.reach = min((len(row) * self.page_tokens for row in rows), default=sys.maxsize)
         return writes
 
-    def advance(self, held: Holding, computed: int) -> list[RowWrite]:
-        """Give back what a sequence does not read any more, now that ``computed`` tokens are computed."""
+    def settle(self, held: Holding) -> list[RowWrite]:
+        """What a step wrote is the sequence's state from now on; the page that the step read is given back."""
         writes = []
         for n, (group, pool, row) in enumerate(zip(self.groups, self.pools, held.rows, strict=True)):
-            if not group.by_token:
-                if row[READ] != row[WRITE]:
-                    pool.release(row[READ : READ + 1])
-                    held.rows[n] = row[[WRITE, WRITE]]
-                    writes.append(RowWrite(n, 0, held.rows[n]))
-            elif group.window:
-                behind = row[: max(0, computed - group.window + 1) // self.page_tokens]
-                left = behind[behind != NO_PAGE]
-                if len(left):
-                    pool.release(left)
-                    behind[:] = NO_PAGE
+            if not group.by_token and row[READ] != row[WRITE]:
+                pool.release(row[READ : READ + 1])
+                held.rows[n] = row[[WRITE, WRITE]]
+                writes.append(RowWrite(n, 0, held.rows[n]))
         return writes
+
+    def trim(self, held: Holding, computed: int) -> None:
+        """Give back what windows have left behind, now that ``computed`` tokens are computed."""
+        for group, pool, row in zip(self.groups, self.pools, held.rows, strict=True):
+            if group.window:
+                behind = row[: max(0, computed - group.window + 1) // self.page_tokens]
+                pool.release(behind[behind != NO_PAGE])
+                behind[:] = NO_PAGE
 
     def share(self, key: Hashable, tokens: IntArray, held: Holding) -> list[RowWrite]:
         """Offer the computed prefix of a sequence to others; what of its rows became equal pages of theirs.
+
+        Between ``settle`` and ``trim``: states are those after the prefix, windows still hold what they leave behind.
 
         Args:
             key: Root of the tree.
@@ -229,7 +232,7 @@ class StateMemory:
             return []
         exact = len(tokens) == full * self.page_tokens
         offered = [
-            row[:full] if group.by_token else row[WRITE : WRITE + exact]
+            row[:full] if group.by_token else row[READ : READ + exact]
             for group, row in zip(self.groups, held.rows, strict=True)
         ]
         got = self.tree.insert(key, tokens[: full * self.page_tokens], offered)

@@ -1,0 +1,82 @@
+"""Any mix of requests in an arena far too small for it: all end, each with the tokens that it would have alone."""
+
+from random import Random
+
+import pytest
+from byte_executor import VOCAB, ByteExecutor, expected
+from engines import collect, request
+
+from headrace.engine.engine import Engine
+from headrace.engine.sampling_params import SamplingParams
+from headrace.engine.scheduler import SchedulerLimits
+from headrace.memory.page_form import PageForm
+from headrace.memory.state_memory import MemoryGroup, StateMemory
+from headrace.models.spec import ModelSpec
+
+PAGE, SLAB = 4, 144
+FULL = (True, PageForm.of(1, [(1, 8), (2, 4)]), 0)
+WINDOW = (True, PageForm.of(1, [(3, 4)]), 9)
+OTHER = (True, PageForm.of(1, [(1, 8)]), 14)
+STATE = (False, PageForm.of(1, [(1, 36)]), 0)
+KINDS = [(FULL,), (FULL, WINDOW), (WINDOW,), (STATE,), (FULL, STATE), (FULL, WINDOW, STATE), (WINDOW, OTHER)]
+
+
+def mix(seed, prefix_cache):
+    """One engine's life: requests come while others run, some are taken back."""
+    rng = Random(seed)
+    groups = [MemoryGroup(by_token, form.in_slabs(SLAB), window) for by_token, form, window in rng.choice(KINDS)]
+    slots, step = rng.randint(1, 5), rng.randint(1, 20)
+    memory = StateMemory(
+        groups, nbytes=rng.randint(3, 14) * SLAB, page_tokens=PAGE, prefix_cache=prefix_cache, poison=True
+    )
+    context = memory.longest(60, step)
+    if context < 8:
+        return 0
+    spec = ModelSpec("m", "none", VOCAB, 1, context, (), (), 0)
+    executor = ByteExecutor(memory, slots, context)
+    limits = SchedulerLimits(slots, step, None)
+    engine = Engine(spec, executor, memory, limits, context_length=context, constraint_for=lambda params: None)
+    seen, prompts, results, gone = [[1, 2, 3]], {}, {}, set()
+    todo = rng.randint(2, 12)
+    for turn in range(3_000):
+        if len(prompts) < todo and rng.random() < 0.4:
+            prefix = rng.choice(seen)
+            text = prefix[: rng.randint(0, len(prefix))] + [rng.randrange(3) for _ in range(20)]
+            text = text[: rng.randint(1, context - 4)]
+            count = rng.randint(1, context - len(text))
+            number = len(prompts)
+            prompts[number] = text, count
+            collect(engine, results, engine.add(request(number, text, SamplingParams(temperature=0, max_tokens=count))))
+        elif prompts and rng.random() < 0.03:
+            number = rng.randrange(len(prompts))
+            if number not in results or results[number, 0].finish is None:
+                gone.add(number)
+            engine.abort([number])
+        elif not engine.has_work and len(prompts) == todo:
+            break
+        collect(engine, results, engine.step())
+        for number, (text, _) in prompts.items():
+            if (number, 0) in results and results[number, 0].finish is not None and len(seen) < 8:
+                seen.append(text + results[number, 0].tokens)
+        if turn % 7 == 0:
+            engine.check()
+    assert not engine.has_work, f"mix {seed} never ends"
+    engine.check()
+    for number, (text, count) in prompts.items():
+        wanted = expected(groups, text, count)
+        got = results[number, 0].tokens if (number, 0) in results else []
+        assert got == wanted or (number in gone and got == wanted[: len(got)]), f"mix {seed}, request {number}"
+    memory.tree.evict(1 << 40)
+    assert memory.arena.free_slabs == memory.arena.slabs, f"mix {seed} leaves something behind"
+    return engine.scheduler.preemptions
+
+
+@pytest.mark.parametrize("prefix_cache", [True, False])
+def test_every_request_ends_as_if_alone(prefix_cache):
+    assert sum(mix(seed, prefix_cache) for seed in range(150)) > 0
+
+
+@pytest.mark.bars
+@pytest.mark.timeout(3600)
+def test_ten_thousand_mixes():
+    assert sum(mix(seed, prefix_cache=seed % 8 > 0) for seed in range(1_000, 11_000)) > 1_000

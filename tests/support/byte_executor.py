@@ -1,0 +1,103 @@
+"""An executor without a model: each token is written into the pages, and the next one follows from what is read there.
+
+So a page that was lost, moved wrongly, shared by mistake or written too early shows as another token. What the tokens
+must be is known from the prompt alone (``expected``).
+"""
+
+import numpy as np
+
+from headrace.memory.commands import POISON, carry_out
+from headrace.memory.state_memory import READ, WRITE
+from headrace.runtime.batch import BatchQueue, StepOutput
+from headrace.runtime.slots import SlotTable
+
+VOCAB = 200
+
+
+def mixed(value, token):
+    return (31 * value + token + 7) % 65_521
+
+
+def of_tokens(tokens):
+    value = 1
+    for token in tokens:
+        value = mixed(value, token)
+    return value
+
+
+def next_token(groups, tokens):
+    """What follows from the tokens, as far as each kind of state remembers them."""
+    parts = [of_tokens(tokens[-group.window :] if group.window else tokens) for group in groups]
+    return of_tokens([part % VOCAB for part in parts]) % VOCAB
+
+
+def expected(groups, prompt, count):
+    tokens = list(prompt)
+    for _ in range(count):
+        tokens.append(next_token(groups, tokens))
+    return tokens[len(prompt) :]
+
+
+class ByteExecutor:
+    """See the module.
+
+    Args:
+        memory: Whose pages; a token's share is its number in each byte, a state's the value in its first two.
+        slots: Sequences that run at once.
+        context_length: Most tokens of a sequence.
+    """
+
+    def __init__(self, memory, slots, context_length):
+        self.groups, self.page_tokens = memory.groups, memory.page_tokens
+        self.buffer = np.full(memory.arena.nbytes, POISON, np.uint8)
+        self.forms = [group.form for group in self.groups]
+        self.tables = [np.full(pool.capacity, -1, np.int64) for pool in memory.pools]
+        pages = -(-context_length // self.page_tokens)
+        self.slots = SlotTable(slots, [pages if group.by_token else 2 for group in self.groups], VOCAB)
+        self._queue = BatchQueue()
+
+    def submit(self, batch):
+        return self._queue.put(batch)
+
+    def collect(self, ticket):
+        batch = self._queue.take(ticket)
+        carry_out(batch.commands, self.forms, self.tables, self.buffer)
+        self.slots.apply(batch)
+        tokens, drawn = self.slots.resolve(batch).tolist(), []
+        for row, slot in enumerate(batch.slots.tolist()):
+            begin, end = int(batch.offsets[row]), int(batch.offsets[row + 1])
+            found = self._row(slot, int(batch.starts[row]), tokens[begin:end])
+            drawn.append(found if batch.sample[row] else -1)
+            if batch.sample[row]:
+                self.slots.last_tokens[slot] = found
+        got = np.array(drawn, np.int32)
+        none = (None,) * batch.rows
+        return StepOutput(batch.step, got, (got >= 0).astype(np.int32), none, ((),) * batch.rows)
+
+    def _row(self, slot, start, tokens):
+        parts = []
+        for n, group in enumerate(self.groups):
+            row = self.slots.page_rows[n][slot]
+            if group.by_token:
+                for at, token in enumerate(tokens, start):
+                    for pieces in self._pieces(n, row[at // self.page_tokens]):
+                        pieces[:, at % self.page_tokens] = token
+                end = start + len(tokens)
+                seen = range(max(0, end - group.window) if group.window else 0, end)
+                parts.append(of_tokens([self._token(n, row, at) for at in seen]))
+                continue
+            value = 1 if not start else int(self._pieces(n, row[READ])[0].reshape(-1)[:2].view("<u2")[0])
+            for token in tokens:
+                value = mixed(value, token)
+            for pieces in self._pieces(n, row[WRITE]):
+                pieces.reshape(-1, 2)[:] = np.array([value], "<u2").view(np.uint8)
+            parts.append(value)
+        return of_tokens([part % VOCAB for part in parts]) % VOCAB
+
+    def _pieces(self, group, handle):
+        return self.forms[group].pieces(self.buffer, int(self.tables[group][handle]))
+
+    def _token(self, group, row, at):
+        found = {int(x) for p in self._pieces(group, row[at // self.page_tokens]) for x in p[:, at % self.page_tokens]}
+        assert len(found) == 1, "the pieces of a page were torn apart"
+        return found.pop()
