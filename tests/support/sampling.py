@@ -67,7 +67,7 @@ def samplings(draw, vocab):
 
 def opened(settings_, vocab, tokens=None, prompt_length=None):
     """Slots 0, 1, ... with these settings, after some tokens."""
-    table = SlotTable(len(settings_), 4, vocab)
+    table = SlotTable(len(settings_), [4], vocab)
     tokens = np.arange(6, dtype=np.int32) % vocab if tokens is None else np.array(tokens, np.int32)
     prompt_length = len(tokens) // 2 if prompt_length is None else prompt_length
     opens = tuple(SlotOpen(i, tokens, prompt_length, x) for i, x in enumerate(settings_))
