@@ -56,7 +56,7 @@ def test_the_official_client_shows_its_key(small):
 def test_full_queue_is_a_429_and_the_official_client_waits(small):
     """Two run, nobody may wait."""
     client = small.client(api_key="from-flag")
-    body = {"model": NAME, "max_tokens": 100, "extra_body": {"ignore_eos": True}}
+    body = {"model": NAME, "max_tokens": 50, "extra_body": {"ignore_eos": True}}
     streams = [client.completions.create(prompt=[40 + i], stream=True, **body) for i in range(2)]
     for stream in streams:
         next(stream)
