@@ -11,16 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from headrace.models.configs.deepseek_v3 import DeepseekV3Config
+from headrace.models.families.decoder import Block, Decoder
 from headrace.models.families.layers import (
-    Embedding,
     GatedMLP,
     Linear,
     RMSNorm,
-    rope_frequencies,
-    rope_tables,
     rotate,
 )
-from headrace.models.families.model import FamilyModel
 from headrace.models.families.moe import mix_experts
 from headrace.models.families.state import State
 
@@ -135,75 +132,24 @@ class Mixture(nn.Module):
         return mixed
 
 
-class Block(nn.Module):
-    """One layer: attention and feed-forward, each normalized before and added to its input."""
-
-    def __init__(self, config: DeepseekV3Config, layer: int) -> None:
-        super().__init__()
-        self.input_layernorm = RMSNorm(config.hidden_size, config.norm_eps)
-        self.self_attn = Attention(config, layer)
-        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.norm_eps)
-        self.mlp = (
-            GatedMLP(config.hidden_size, config.intermediate_size, bias=False)
-            if layer < config.dense_layers
-            else Mixture(config)
-        )
-
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, state: State) -> Tensor:
-        """``[T, hidden] -> [T, hidden]``."""
-        x = x + self.self_attn(self.input_layernorm(x), cos, sin, state)
-        mixed: Tensor = x + self.mlp(self.post_attention_layernorm(x))
-        return mixed
+def _block(config: DeepseekV3Config, layer: int) -> Block:
+    norms = RMSNorm(config.hidden_size, config.norm_eps), RMSNorm(config.hidden_size, config.norm_eps)
+    dense = layer < config.dense_layers
+    mlp = GatedMLP(config.hidden_size, config.intermediate_size, bias=False) if dense else Mixture(config)
+    return Block(Attention(config, layer), mlp, norms)
 
 
-class Trunk(nn.Module):
-    """Everything below the output layer."""
-
-    def __init__(self, config: DeepseekV3Config) -> None:
-        super().__init__()
-        self.embed_tokens = Embedding(config.vocab_size, config.hidden_size)
-        self.layers = nn.ModuleList(Block(config, layer) for layer in range(config.layers))
-        self.norm = RMSNorm(config.hidden_size, config.norm_eps)
-
-
-class Model(FamilyModel):
-    """A DeepSeek-V3 decoder (DeepSeek-AI, arXiv 2412.19437), without the layers that predict further tokens.
-
-    Attributes:
-        config: Its dimensions.
-        frequencies: ``float32 [rope_dim / 2]``, rope angles a position; not part of the checkpoint.
-    """
+class Model(Decoder):
+    """A DeepSeek-V3 decoder (DeepSeek-AI, arXiv 2412.19437), without the layers that predict further tokens."""
 
     # Routing is decided by small differences, which rounding would turn round.
     wide = (".gate.weight", ".gate.e_score_correction_bias")
-    frequencies: Tensor
 
     def __init__(self, config: DeepseekV3Config) -> None:
-        super().__init__()
-        self.config = config
-        self.model = Trunk(config)
-        self.lm_head = None if config.tied else Linear(config.hidden_size, config.vocab_size, bias=False)
+        blocks = (_block(config, layer) for layer in range(config.layers))
+        super().__init__(config, blocks, RMSNorm(config.hidden_size, config.norm_eps), config.rope_dim)
 
     def spare(self, name: str) -> bool:
         """The layers for multi-token prediction lie behind the last one, and the next token needs none of them."""
         first, behind = self.config.layers, self.config.layers + self.config.extra_layers
         return name.startswith(tuple(f"model.layers.{layer}." for layer in range(first, behind)))
-
-    def make_tables(self, device: torch.device | str) -> None:
-        """Compute what follows from the config and is in no checkpoint."""
-        frequencies = rope_frequencies(self.config.rope, self.config.rope_dim).to(device)
-        self.register_buffer("frequencies", frequencies, persistent=False)
-
-    def hidden(self, tokens: Tensor, positions: Tensor, state: State) -> Tensor:
-        """See ``FamilyModel``."""
-        x: Tensor = self.model.embed_tokens(tokens)
-        cos, sin = rope_tables(positions, self.frequencies, x.dtype, self.config.rope.attention_factor)
-        for block in self.model.layers:
-            x = block(x, cos, sin, state)
-        normalized: Tensor = self.model.norm(x)
-        return normalized
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        """See ``FamilyModel``."""
-        head = self.model.embed_tokens if self.lm_head is None else self.lm_head
-        return nn.functional.linear(hidden, head.weight).float()

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from headrace.models.configs.gemma3 import Gemma3Config
-from headrace.models.families.layers import Embedding, GatedMLP, Linear, rope_frequencies, rope_tables, rotate
-from headrace.models.families.model import FamilyModel
+from headrace.models.families.decoder import Decoder
+from headrace.models.families.layers import GatedMLP, Linear, rope_frequencies, rope_tables, rotate
 from headrace.models.families.state import State
 
 
@@ -88,35 +88,20 @@ class Block(nn.Module):
         return mixed
 
 
-class Trunk(nn.Module):
-    """Everything below the output layer."""
-
-    def __init__(self, config: Gemma3Config) -> None:
-        super().__init__()
-        self.embed_tokens = Embedding(config.vocab_size, config.hidden_size)
-        self.layers = nn.ModuleList(Block(config, layer) for layer in range(config.layers))
-        self.norm = OffsetRMSNorm(config.hidden_size, config.norm_eps)
-
-
-class Model(FamilyModel):
+class Model(Decoder):
     """A Gemma 3 decoder (Gemma Team, arXiv 2503.19786).
 
     Attributes:
-        config: Its dimensions.
-        frequencies: ``float32 [head_dim / 2]``, rope angles a position in the full layers; not part of the checkpoint.
-        window_frequencies: The same in the window layers.
+        window_frequencies: What ``frequencies`` is in the full layers, in those with a window.
         embedding_scale: ``float32 []``, factor of the embeddings.
     """
 
-    frequencies: Tensor
     window_frequencies: Tensor
     embedding_scale: Tensor
 
     def __init__(self, config: Gemma3Config) -> None:
-        super().__init__()
-        self.config = config
-        self.model = Trunk(config)
-        self.lm_head = None if config.tied else Linear(config.hidden_size, config.vocab_size, bias=False)
+        blocks = (Block(config, layer) for layer in range(config.layers))
+        super().__init__(config, blocks, OffsetRMSNorm(config.hidden_size, config.norm_eps), config.head_dim)
 
     def make_tables(self, device: torch.device | str) -> None:
         """Compute what follows from the config and is in no checkpoint."""
@@ -142,8 +127,3 @@ class Model(FamilyModel):
             x = block(x, cos, sin, state)
         normalized: Tensor = self.model.norm(x)
         return normalized
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        """See ``FamilyModel``."""
-        head = self.model.embed_tokens if self.lm_head is None else self.lm_head
-        return nn.functional.linear(hidden, head.weight).float()

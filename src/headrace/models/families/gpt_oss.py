@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from headrace.models.configs.gpt_oss import GptOssConfig
-from headrace.models.families.layers import Embedding, Linear, rope_frequencies, rope_tables, rotate
-from headrace.models.families.model import FamilyModel
+from headrace.models.families.decoder import Block, Decoder
+from headrace.models.families.layers import Linear, rotate
 from headrace.models.families.moe import mix_experts
 from headrace.models.families.state import State
 
@@ -90,64 +90,14 @@ class MLP(nn.Module):
         return mix_experts(x, chosen, scores.softmax(-1), self.count, self.experts)
 
 
-class Block(nn.Module):
-    """One layer: attention and experts, each normalized before and added to its input."""
-
-    def __init__(self, config: GptOssConfig, layer: int) -> None:
-        super().__init__()
-        self.input_layernorm = WideRMSNorm(config.hidden_size, config.norm_eps)
-        self.self_attn = Attention(config, layer)
-        self.post_attention_layernorm = WideRMSNorm(config.hidden_size, config.norm_eps)
-        self.mlp = MLP(config)
-
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, state: State) -> Tensor:
-        """``[T, hidden] -> [T, hidden]``."""
-        x = x + self.self_attn(self.input_layernorm(x), cos, sin, state)
-        mixed: Tensor = x + self.mlp(self.post_attention_layernorm(x))
-        return mixed
+def _block(config: GptOssConfig, layer: int) -> Block:
+    norms = WideRMSNorm(config.hidden_size, config.norm_eps), WideRMSNorm(config.hidden_size, config.norm_eps)
+    return Block(Attention(config, layer), MLP(config), norms)
 
 
-class Trunk(nn.Module):
-    """Everything below the output layer."""
+class Model(Decoder):
+    """A gpt-oss decoder (OpenAI, arXiv 2508.10925)."""
 
     def __init__(self, config: GptOssConfig) -> None:
-        super().__init__()
-        self.embed_tokens = Embedding(config.vocab_size, config.hidden_size)
-        self.layers = nn.ModuleList(Block(config, layer) for layer in range(config.layers))
-        self.norm = WideRMSNorm(config.hidden_size, config.norm_eps)
-
-
-class Model(FamilyModel):
-    """A gpt-oss decoder (OpenAI, arXiv 2508.10925).
-
-    Attributes:
-        config: Its dimensions.
-        frequencies: ``float32 [head_dim / 2]``, rope angles a position; not part of the checkpoint.
-    """
-
-    frequencies: Tensor
-
-    def __init__(self, config: GptOssConfig) -> None:
-        super().__init__()
-        self.config = config
-        self.model = Trunk(config)
-        self.lm_head = None if config.tied else Linear(config.hidden_size, config.vocab_size, bias=False)
-
-    def make_tables(self, device: torch.device | str) -> None:
-        """Compute what follows from the config and is in no checkpoint."""
-        frequencies = rope_frequencies(self.config.rope, self.config.head_dim).to(device)
-        self.register_buffer("frequencies", frequencies, persistent=False)
-
-    def hidden(self, tokens: Tensor, positions: Tensor, state: State) -> Tensor:
-        """See ``FamilyModel``."""
-        x: Tensor = self.model.embed_tokens(tokens)
-        cos, sin = rope_tables(positions, self.frequencies, x.dtype, self.config.rope.attention_factor)
-        for block in self.model.layers:
-            x = block(x, cos, sin, state)
-        normalized: Tensor = self.model.norm(x)
-        return normalized
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        """See ``FamilyModel``."""
-        head = self.model.embed_tokens if self.lm_head is None else self.lm_head
-        return nn.functional.linear(hidden, head.weight).float()
+        blocks = (_block(config, layer) for layer in range(config.layers))
+        super().__init__(config, blocks, WideRMSNorm(config.hidden_size, config.norm_eps), config.head_dim)

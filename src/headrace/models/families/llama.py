@@ -6,20 +6,16 @@ position. Only attention needs to know which token belongs to which sequence, so
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 
 from headrace.models.configs.llama import LlamaConfig
+from headrace.models.families.decoder import Block, Decoder
 from headrace.models.families.layers import (
-    Embedding,
     GatedMLP,
     Linear,
     RMSNorm,
-    rope_frequencies,
-    rope_tables,
     rotate,
 )
-from headrace.models.families.model import FamilyModel
 from headrace.models.families.state import State
 
 
@@ -48,64 +44,15 @@ class Attention(nn.Module):
         return out
 
 
-class Block(nn.Module):
-    """One layer: attention and feed-forward, each normalized before and added to its input."""
-
-    def __init__(self, config: LlamaConfig, layer: int) -> None:
-        super().__init__()
-        self.input_layernorm = RMSNorm(config.hidden_size, config.norm_eps)
-        self.self_attn = Attention(config, layer)
-        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.norm_eps)
-        self.mlp = GatedMLP(config.hidden_size, config.intermediate_size, config.mlp_bias)
-
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, state: State) -> Tensor:
-        """``[T, hidden] -> [T, hidden]``."""
-        x = x + self.self_attn(self.input_layernorm(x), cos, sin, state)
-        mixed: Tensor = x + self.mlp(self.post_attention_layernorm(x))
-        return mixed
+def _block(config: LlamaConfig, layer: int) -> Block:
+    norms = RMSNorm(config.hidden_size, config.norm_eps), RMSNorm(config.hidden_size, config.norm_eps)
+    mlp = GatedMLP(config.hidden_size, config.intermediate_size, config.mlp_bias)
+    return Block(Attention(config, layer), mlp, norms)
 
 
-class Trunk(nn.Module):
-    """Everything below the output layer."""
+class Model(Decoder):
+    """A decoder of the Llama line (Touvron et al., arXiv 2307.09288; Grattafiori et al., arXiv 2407.21783)."""
 
     def __init__(self, config: LlamaConfig) -> None:
-        super().__init__()
-        self.embed_tokens = Embedding(config.vocab_size, config.hidden_size)
-        self.layers = nn.ModuleList(Block(config, layer) for layer in range(config.layers))
-        self.norm = RMSNorm(config.hidden_size, config.norm_eps)
-
-
-class Model(FamilyModel):
-    """A decoder of the Llama line (Touvron et al., arXiv 2307.09288; Grattafiori et al., arXiv 2407.21783).
-
-    Attributes:
-        config: Its dimensions.
-        frequencies: ``float32 [head_dim / 2]``, rope angles a position; not part of the checkpoint.
-    """
-
-    frequencies: Tensor
-
-    def __init__(self, config: LlamaConfig) -> None:
-        super().__init__()
-        self.config = config
-        self.model = Trunk(config)
-        self.lm_head = None if config.tied else Linear(config.hidden_size, config.vocab_size, bias=False)
-
-    def make_tables(self, device: torch.device | str) -> None:
-        """Compute what follows from the config and is in no checkpoint."""
-        frequencies = rope_frequencies(self.config.rope, self.config.head_dim).to(device)
-        self.register_buffer("frequencies", frequencies, persistent=False)
-
-    def hidden(self, tokens: Tensor, positions: Tensor, state: State) -> Tensor:
-        """See ``FamilyModel``."""
-        x: Tensor = self.model.embed_tokens(tokens)
-        cos, sin = rope_tables(positions, self.frequencies, x.dtype, self.config.rope.attention_factor)
-        for block in self.model.layers:
-            x = block(x, cos, sin, state)
-        normalized: Tensor = self.model.norm(x)
-        return normalized
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        """See ``FamilyModel``."""
-        head = self.model.embed_tokens if self.lm_head is None else self.lm_head
-        return nn.functional.linear(hidden, head.weight).float()
+        blocks = (_block(config, layer) for layer in range(config.layers))
+        super().__init__(config, blocks, RMSNorm(config.hidden_size, config.norm_eps), config.head_dim)
