@@ -403,3 +403,18 @@ def test_random_runs_are_alike_whatever_moves():
         machine.mem.check([held])
         machine.mem.release(held)
     machine.teardown()
+
+
+def test_a_state_that_is_read_alone_needs_another_page():
+    """Whoever goes on behind a kept state holds one page of it and needs a second."""
+    mem = memory(2 * 96, ("full", "state"))
+    filled(mem, "key", range(4))
+    others = [Holding() for _ in range(3)]
+    assert all(mem.grow(other, 1) is not None for other in others)  # with the kept one, a slab of states
+    held, computed = mem.match("key", array(range(5)))
+    assert computed == 4
+    assert not mem.fits(held, 5, step_tokens=STEP)
+    assert mem.grow(held, 5) is None
+    mem.release(others[0])
+    assert mem.fits(held, 5, step_tokens=STEP)
+    assert mem.grow(held, 5) is not None

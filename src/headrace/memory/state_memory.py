@@ -138,7 +138,7 @@ class StateMemory:
         for n, (group, pool) in enumerate(zip(self.groups, self.pools, strict=True)):
             most = tokens if not group.window else min(tokens, group.window + step_tokens + self.page_tokens)
             wanted = self.pages_for(most) if group.by_token else 2
-            own = int(np.count_nonzero(held.rows[n] != NO_PAGE)) if held.rows else 0
+            own = len(np.unique(held.rows[n][held.rows[n] != NO_PAGE])) if held.rows else 0
             count = pool.held + max(0, wanted - own) + (spare if group.by_token else 0)
             if count > pool.capacity:
                 return False
