@@ -9,8 +9,9 @@ from dense_state import DenseState
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.memory.state_memory import READ, WRITE
 from headrace.models.spec import StateGroup, StatePart, attention_group
-from headrace.runtime.eager_state import READ, WRITE, GroupPages, PagedState, Row
+from headrace.runtime.eager_state import GroupPages, PagedState, Row
 from headrace.runtime.state_layout import StateLayout
 
 PAGE, PAGES, LONGEST = 4, 24, 30

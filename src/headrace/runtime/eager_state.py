@@ -12,12 +12,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from headrace.memory.state_memory import READ, WRITE
 from headrace.runtime.batch import IntArray
 from headrace.runtime.state_layout import StateLayout
 
-# Columns of a recurrent group's page row: the page that a step reads, and the one that it writes.
-READ, WRITE = 0, 1
-STATE_ROW = 2
+STATE_ROW = 2  # pages in the row of a recurrent group: READ and WRITE
 
 
 class GroupPages:
