@@ -261,7 +261,7 @@ def test_step_time_bounds_prompts_only_while_others_decode(folder):
     def spy(step):
         planned = plan(step)
         if planned:
-            sizes.append(np.diff(planned[0].offsets).tolist())
+            sizes.append(np.diff(planned.batch.offsets).tolist())
         return planned
 
     engine.scheduler.plan = spy

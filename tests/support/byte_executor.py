@@ -45,9 +45,12 @@ class ByteExecutor:
         memory: Whose pages; a token's share is its number in each byte, a state's the value in its first two.
         slots: Sequences that run at once.
         context_length: Most tokens of a sequence.
+        ahead: Batches that it wants ahead.
+        fault: Raises for a batch (given with its tokens) that shall fail, before or after it was computed.
     """
 
-    def __init__(self, memory, slots, context_length):
+    def __init__(self, memory, slots, context_length, ahead=1, fault=lambda batch, tokens: None):
+        self.ahead, self.fault = ahead, fault
         self.groups, self.page_tokens = memory.groups, memory.page_tokens
         self.buffer = np.full(memory.arena.nbytes, POISON, np.uint8)
         self.forms = [group.form for group in self.groups]
@@ -60,16 +63,24 @@ class ByteExecutor:
         return self._queue.put(batch)
 
     def collect(self, ticket):
-        batch = self._queue.take(ticket)
+        try:
+            return self._run(self._queue.take(ticket))
+        except Exception:
+            self._queue.clear()
+            raise
+
+    def _run(self, batch):
         carry_out(batch.commands, self.forms, self.tables, self.buffer)
         self.slots.apply(batch)
         tokens, drawn = self.slots.resolve(batch).tolist(), []
+        self.fault(batch, tokens)
         for row, slot in enumerate(batch.slots.tolist()):
             begin, end = int(batch.offsets[row]), int(batch.offsets[row + 1])
             found = self._row(slot, int(batch.starts[row]), tokens[begin:end])
             drawn.append(found if batch.sample[row] else -1)
             if batch.sample[row]:
                 self.slots.last_tokens[slot] = found
+        self.fault(batch, tokens)
         got = np.array(drawn, np.int32)
         none = (None,) * batch.rows
         return StepOutput(batch.step, got, (got >= 0).astype(np.int32), none, ((),) * batch.rows)

@@ -74,10 +74,26 @@ def run(engine, *messages, check=True, most_steps=100_000):
 def record_logits(engine):
     """Record the logits behind every drawn token: a dictionary from (request, index, position)."""
     seen = {}
+    own = engine.executor.collect
 
     def note(slot, logits, position):
-        (sequence,) = [s for s in engine.scheduler.running if s.slot == slot]
+        sequence = slots[slot]
         seen[sequence.request, sequence.index, position] = logits.copy()
+
+    def collect(ticket):
+        # Steps are planned ahead: whose slot it is when the batch runs is what counted when it was planned.
+        rows, batch = following[ticket.step]
+        slots.update(zip(batch.slots.tolist(), (sequence for sequence, _ in rows), strict=True))
+        return own(ticket)
+
+    def plan(step):
+        planned = own_plan(step)
+        if planned is not None:
+            following[step] = planned.rows, planned.batch
+        return planned
+
+    slots, following, own_plan = {}, {}, engine.scheduler.plan
+    engine.executor.collect, engine.scheduler.plan = collect, plan
 
     def spy(slot, logits, position):
         note(slot, logits, position)

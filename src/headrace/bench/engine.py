@@ -81,7 +81,7 @@ class Bench:
         prompts = self.random.integers(low, self.info.vocab_size, (batch, prompt_tokens)).astype("<i4")
         requests = [Generate(self._next + i, prompt.tobytes(), params) for i, prompt in enumerate(prompts)]
         self._next += batch
-        drawn, inside = 0, 0.0
+        drawn, inside, steps = 0, 0.0, self.engine.stats().step
         begin = time.perf_counter()
         for request in requests:
             _check(self.engine.add(request))
@@ -89,7 +89,9 @@ class Bench:
             deltas = self.engine.step()
             _check(deltas)
             drawn += sum(len(delta.tokens) for delta in deltas)
-            inside += self.engine.stats().forward_seconds
+            stats = self.engine.stats()
+            inside += stats.forward_seconds if stats.step > steps else 0.0
+            steps = stats.step
         seconds = time.perf_counter() - begin
         if drawn != batch * new_tokens:
             raise EngineError(f"the engine drew {drawn} tokens where {batch * new_tokens} were asked for")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headrace.cli.bench_compare import compare
+from headrace.cli.bench_overhead import overhead
 from headrace.cli.bench_quality import quality
 from headrace.cli.bench_serve import serve
 from headrace.cli.options import (
@@ -41,6 +42,7 @@ app = typer.Typer(
 app.command()(serve)
 app.command()(compare)
 app.command()(quality)
+app.command()(overhead)
 
 
 @app.command()

@@ -41,6 +41,10 @@ class StepCost:
         base, per_token, per_1000_pairs = self.coefficients
         return base + per_token * tokens + per_1000_pairs * (pairs / 1000)
 
+    def prefill(self, computed: int, pending: int) -> float:
+        """Seconds to compute ``pending`` tokens of a sequence behind ``computed`` others, in one step."""
+        return self.estimate(pending, pending * computed + pending * pending // 2)
+
     def _solve(self) -> None:
         steps = np.array(self._backlog)
         self._backlog.clear()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -11,21 +13,15 @@ import numpy as np
 
 from headrace.engine.constraint import ConstraintFactory
 from headrace.engine.messages import EngineStats, Finish, Generate, PositionLogprobs, TokenDelta
-from headrace.engine.outcome import (
-    failed_output,
-    finish_of,
-    joined_output,
-    position_logprobs,
-    seed_of,
-    slot_sampling,
-)
+from headrace.engine.outcome import finish_of, position_logprobs, seed_of, slot_sampling
+from headrace.engine.plan import Planned
 from headrace.engine.scheduler import Scheduler, SchedulerLimits
 from headrace.engine.sequence import Sequence
 from headrace.engine.validation import check_request
 from headrace.errors import InvalidInput
 from headrace.memory.state_memory import StateMemory
 from headrace.models.spec import ModelSpec
-from headrace.runtime.batch import Batch, Executor, StepOutput
+from headrace.runtime.batch import Executor, IntArray, StepOutput, Ticket
 
 log = logging.getLogger(__name__)
 
@@ -41,10 +37,19 @@ class _Totals:
     aborted: int = 0
     step_seconds: float = 0.0
     forward_seconds: float = 0.0
+    host_seconds: float = 0.0
 
 
 class Engine:
     """Runs requests on an executor. Not thread-safe: one thread calls it.
+
+    While the executor computes a batch, the next one is planned and submitted, and what the one before has produced
+    is looked at::
+
+        executor   |   batch 1   |   batch 2   |   batch 3   |
+        engine      plan 2        take 1, plan 3  take 2, plan 4
+
+    So a sequence that ends with a token nobody could foresee has a row in one batch more; what that finds is void.
 
     Args:
         spec: The model's dimensions.
@@ -72,13 +77,15 @@ class Engine:
         self.context_length = context_length
         self._constraint_for = constraint_for
         self._requests: dict[int, list[Sequence]] = {}
+        self._submitted: deque[tuple[Ticket, Planned]] = deque()
+        self._collected: float | None = None  # when a batch was collected last, if there was work left
         self._arrivals = 0
         self._totals = _Totals()
 
     @property
     def has_work(self) -> bool:
         """Whether a step would do anything."""
-        return bool(self._requests)
+        return bool(self._requests or self._submitted)
 
     def add(self, message: Generate) -> list[TokenDelta]:
         """Queue a request.
@@ -99,7 +106,7 @@ class Engine:
             ]
         self._requests[message.request] = []
         for index in range(message.params.n):
-            sequence = self._sequence(message, prompt.tolist(), index)
+            sequence = self._sequence(message, prompt, index)
             self._requests[message.request].append(sequence)
             self.scheduler.add(sequence)
         return []
@@ -114,21 +121,36 @@ class Engine:
             self._totals.aborted += bool(sequences)
 
     def step(self) -> list[TokenDelta]:
-        """Plan a batch, run it, and return what it added to which samples."""
-        begin = time.perf_counter()
-        planned = self.scheduler.plan(self._totals.steps + 1)
-        if planned is None:
+        """Plan and submit a batch, collect the oldest one, and return what that added to which samples.
+
+        Nothing is collected as long as the executor wants more batches ahead.
+        """
+        began = time.perf_counter()
+        planned = self.scheduler.plan(self._totals.steps + len(self._submitted) + 1)
+        if planned is not None:
+            self._submitted.append((self.executor.submit(planned.batch), planned))
+        if not self._submitted or (planned is not None and len(self._submitted) <= self.executor.ahead):
             return []
-        batch, counts = planned
+        ticket, oldest = self._submitted.popleft()
         self._totals.steps += 1
-        output = self._run(batch)
-        pairs = sum([count * (s.computed + count) for s, count in counts.items()])
-        self.scheduler.cost.learn(sum(counts.values()), pairs, output.seconds)
-        tokens = output.tokens.tolist()
-        deltas = [self._advance(s, count, row, tokens[row], output) for row, (s, count) in enumerate(counts.items())]
-        self._totals.forward_seconds = output.seconds
-        self._totals.step_seconds = time.perf_counter() - begin
-        return [delta for delta in deltas if delta is not None]
+        waiting = time.perf_counter()
+        try:
+            output = self.executor.collect(ticket)
+        except Exception as error:
+            log.exception("step %d failed with %d rows", ticket.step, oldest.batch.rows)
+            return self._recover(oldest, error)
+        collected = time.perf_counter()
+        deltas = self._take_output(oldest, output)
+        self._note_times(began, waiting, collected, output.seconds)
+        return deltas
+
+    def _note_times(self, began: float, waiting: float, collected: float, forward: float) -> None:
+        """Note how long a step took, which began when the last one was collected if there was work."""
+        totals = self._totals
+        totals.step_seconds = collected - (began if self._collected is None else self._collected)
+        totals.forward_seconds = forward
+        totals.host_seconds = waiting - began + time.perf_counter() - collected
+        self._collected = collected if self.has_work else None
 
     def stats(self) -> EngineStats:
         """Gauges and counters."""
@@ -148,6 +170,7 @@ class Engine:
             aborted=total.aborted,
             step_seconds=total.step_seconds,
             forward_seconds=total.forward_seconds,
+            host_seconds=total.host_seconds,
         )
 
     def describe(self) -> dict[str, object]:
@@ -183,7 +206,7 @@ class Engine:
 
     # --- a sample's life ----------------------------------------------------------------------------------------
 
-    def _sequence(self, message: Generate, prompt: list[int], index: int) -> Sequence:
+    def _sequence(self, message: Generate, prompt: IntArray, index: int) -> Sequence:
         params = message.params
         eos = () if params.ignore_eos else self.spec.eos_token_ids
         stop_ids = frozenset(eos) | frozenset(params.stop_token_ids)
@@ -191,6 +214,9 @@ class Engine:
         seed = siblings[0].sampling.seed if siblings else seed_of(params)
         self._arrivals += 1
         room = self.context_length - len(prompt)
+        limit = len(prompt) + (room if params.max_tokens is None else min(params.max_tokens, room))
+        tokens = np.empty(limit, np.int32)
+        tokens[: len(prompt)] = prompt
         return Sequence(
             request=message.request,
             index=index,
@@ -198,9 +224,13 @@ class Engine:
             params=params,
             sampling=slot_sampling(params, seed, index, stop_ids),
             stop_ids=stop_ids,
-            limit=len(prompt) + (room if params.max_tokens is None else min(params.max_tokens, room)),
+            limit=limit,
             salt=message.salt,
-            tokens=list(prompt),
+            tenant=message.tenant,
+            priority=message.priority,
+            deadline=math.inf if message.deadline is None else message.deadline,
+            tokens=tokens,
+            known=len(prompt),
             prompt_length=len(prompt),
             constraint=self._constraint_for(params),
             leader=siblings[0] if siblings else None,
@@ -210,15 +240,25 @@ class Engine:
             routed=message.routed,
         )
 
-    def _advance(self, sequence: Sequence, count: int, row: int, token: int, output: StepOutput) -> TokenDelta | None:
-        """Bring one sequence up to date with what the step computed for it."""
-        if row in output.errors:
-            return self._end(sequence, [], None, Finish("error", message=output.errors[row]))
-        self.scheduler.computed(sequence, count)
-        if output.prompt_logprobs[row]:
-            sequence.prompt_logprobs += [position_logprobs(x) for x in output.prompt_logprobs[row]]
-        if not output.accepted[row]:
-            return None
+    def _take_output(self, planned: Planned, output: StepOutput) -> list[TokenDelta]:
+        """Bring sequences up to date with what a step computed for them; rows of stays that are over are void."""
+        self.scheduler.cost.learn(len(planned.batch.tokens), planned.pairs, output.seconds)
+        tokens, accepted = output.tokens.tolist(), output.accepted.tolist()
+        deltas = []
+        for row, (sequence, stay) in enumerate(planned.rows):
+            if sequence.stay != stay:
+                continue
+            if row in output.errors:
+                deltas.append(self._fail(sequence, output.errors[row]))
+                continue
+            if output.prompt_logprobs[row]:
+                sequence.prompt_logprobs += [position_logprobs(x) for x in output.prompt_logprobs[row]]
+            if accepted[row]:
+                deltas.append(self._advance(sequence, row, tokens[row], output))
+        return deltas
+
+    def _advance(self, sequence: Sequence, row: int, token: int, output: StepOutput) -> TokenDelta:
+        """Give a sequence the token that was drawn for it."""
         first = sequence.first_token is None
         self._take(sequence, token)
         entry = output.logprobs[row]
@@ -226,6 +266,7 @@ class Engine:
         finish = finish_of(sequence, token)
         if finish is not None:
             return self._end(sequence, [token], logprobs, finish, first=first)
+        self.scheduler.clear(sequence)
         return self._delta(sequence, [token], logprobs, None, first=first)
 
     def _take(self, sequence: Sequence, token: int) -> None:
@@ -236,8 +277,9 @@ class Engine:
                 self._totals.prompt_tokens += sequence.prompt_length
                 self._totals.cached_tokens += sequence.cached_tokens or 0
         sequence.last_token = now
-        sequence.tokens.append(token)
-        sequence.fresh_slot = False
+        sequence.tokens[sequence.known] = token
+        sequence.known += 1
+        sequence.drawing -= 1
         self._totals.output_tokens += 1
 
     def _end(
@@ -248,8 +290,9 @@ class Engine:
         finish: Finish,
         *,
         first: bool = False,
+        sound: bool = True,
     ) -> TokenDelta:
-        self.scheduler.remove(sequence)
+        self.scheduler.remove(sequence, sound=sound)
         if all(s.finished for s in self._requests[sequence.request]):
             del self._requests[sequence.request]
         return self._delta(sequence, tokens, logprobs, finish, first=first)
@@ -274,14 +317,19 @@ class Engine:
             finish=finish,
         )
 
-    # --- running a batch ----------------------------------------------------------------------------------------
+    # --- failures -----------------------------------------------------------------------------------------------
 
-    def _run(self, batch: Batch) -> StepOutput:
-        """Run a batch; if it fails, run its rows one by one, so that only those at fault fail."""
-        try:
-            return self.executor.collect(self.executor.submit(batch))
-        except Exception as error:
-            log.exception("step %d failed with %d rows", batch.step, batch.rows)
-            if batch.rows == 1:
-                return failed_output(batch.step, error)
-            return joined_output(batch.step, [self._run(batch.only(row)) for row in range(batch.rows)])
+    def _fail(self, sequence: Sequence, message: str) -> TokenDelta:
+        return self._end(sequence, [], None, Finish("error", message=message), sound=False)
+
+    def _recover(self, failed: Planned, error: Exception) -> list[TokenDelta]:
+        """Go on after a batch that failed as a whole: a lone row was at fault, else each is tried alone."""
+        self._submitted.clear()
+        self._collected = None
+        present = [sequence for sequence, stay in failed.rows if sequence.stay == stay]
+        deltas = []
+        if failed.batch.rows == 1:
+            deltas = [self._fail(sequence, f"{type(error).__name__}: {error}") for sequence in present]
+            present = []
+        self.scheduler.restart(present)
+        return deltas

@@ -27,6 +27,9 @@ class Generate(msgspec.Struct, frozen=True, tag=True):
         tokenized: Stamp of its tokenization.
         routed: Stamp of the choice of a replica.
         salt: Requests share cached prefixes only with requests of the same salt.
+        tenant: Whose share of the engine it is served from.
+        priority: Lower is more urgent; it may preempt what is less so.
+        deadline: Stamp by which the first token is wanted.
     """
 
     request: int
@@ -36,6 +39,9 @@ class Generate(msgspec.Struct, frozen=True, tag=True):
     tokenized: float | None = None
     routed: float | None = None
     salt: str = ""
+    tenant: str = ""
+    priority: int = 0
+    deadline: float | None = None
 
 
 class Abort(msgspec.Struct, frozen=True, tag=True):
@@ -96,7 +102,7 @@ class EngineStats(msgspec.Struct, frozen=True):
     """Gauges and counters of the engine after a step; counters are totals since the replica's start.
 
     Attributes:
-        step: Steps run.
+        step: Steps whose results are known.
         running: Sequences in slots.
         waiting: Sequences in the queue.
         pages_used: Pages that running sequences hold.
@@ -107,8 +113,9 @@ class EngineStats(msgspec.Struct, frozen=True):
         output_tokens: Tokens drawn.
         preemptions: Sequences put back into the queue for want of pages.
         aborted: Requests aborted.
-        step_seconds: Duration of the last step.
-        forward_seconds: Its part in the executor.
+        step_seconds: Duration of the last step: from one batch's collection to the next one's.
+        forward_seconds: The executor's time for its batch; the rest of the step is time outside the forward pass.
+        host_seconds: Time that planning and looking at results took, hidden by the executor's work or not.
     """
 
     step: int = 0
@@ -124,6 +131,7 @@ class EngineStats(msgspec.Struct, frozen=True):
     aborted: int = 0
     step_seconds: float = 0.0
     forward_seconds: float = 0.0
+    host_seconds: float = 0.0
 
 
 class PositionLogprobs(msgspec.Struct, frozen=True, array_like=True):

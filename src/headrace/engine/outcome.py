@@ -1,4 +1,4 @@
-"""Pure functions of the step loop: settings for a slot, how a sample ends, outputs of batches that failed."""
+"""Pure functions of the step loop: settings for a slot, how a sample ends."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headrace.engine.messages import Finish, PositionLogprobs
 from headrace.engine.sampling_params import SamplingParams
 from headrace.engine.sequence import Sequence
 from headrace.engine.timeline import Timeline
-from headrace.runtime.batch import SlotSampling, StepOutput, TokenLogprobs
+from headrace.runtime.batch import SlotSampling, TokenLogprobs
 
 
 def seed_of(params: SamplingParams) -> int:
@@ -49,7 +49,7 @@ def finish_of(sequence: Sequence, token: int) -> Finish | None:
     matched = sequence.constraint.accept(token) if sequence.constraint is not None else None
     if matched is not None:
         return Finish("stop", stop=matched, timeline=timeline_of(sequence))
-    if len(sequence.tokens) >= sequence.limit:
+    if sequence.known >= sequence.limit:
         return Finish("length", timeline=timeline_of(sequence))
     return None
 
@@ -72,22 +72,3 @@ def position_logprobs(entry: TokenLogprobs) -> PositionLogprobs:
     """The executor's record as the wire has it."""
     top = list(zip(entry.top_tokens.tolist(), entry.top_logprobs.tolist(), strict=True))
     return PositionLogprobs(entry.token, entry.logprob, entry.rank, top)
-
-
-def failed_output(step: int, error: Exception) -> StepOutput:
-    """What a batch of one row that failed produced: the reason."""
-    nothing = np.array([-1], np.int32)
-    return StepOutput(step, nothing, nothing + 1, (None,), ((),), {0: f"{type(error).__name__}: {error}"})
-
-
-def joined_output(step: int, parts: list[StepOutput]) -> StepOutput:
-    """The outputs of batches of one row each as that of one batch."""
-    return StepOutput(
-        step=step,
-        tokens=np.concatenate([p.tokens for p in parts]),
-        accepted=np.concatenate([p.accepted for p in parts]),
-        logprobs=tuple(p.logprobs[0] for p in parts),
-        prompt_logprobs=tuple(p.prompt_logprobs[0] for p in parts),
-        errors={row: p.errors[0] for row, p in enumerate(parts) if p.errors},
-        seconds=sum(p.seconds for p in parts),
-    )

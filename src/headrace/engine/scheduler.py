@@ -3,57 +3,53 @@
 from __future__ import annotations
 
 import bisect
+import math
 import time
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from operator import attrgetter
-
-import numpy as np
 
 from headrace.engine import policy
 from headrace.engine.cost import StepCost
+from headrace.engine.ordering import POLICIES, PolicyName, Standing
+from headrace.engine.plan import Plan, Planned, finish
 from headrace.engine.sequence import NO_SLOT, Sequence
-from headrace.memory.commands import PageCommand
+from headrace.engine.shares import Shares
 from headrace.memory.state_memory import Holding, RowWrite, StateMemory
-from headrace.runtime.batch import FROM_SLOT, Batch, IntArray, PageWrite, SlotOpen, decode_batch
+from headrace.runtime.batch import PageWrite, SlotOpen
+
+RANK = attrgetter("rank")
+LOOKED_UP = 64  # waiting sequences whose prefixes are looked up in a step
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerLimits:
-    """What bounds a step.
+    """What bounds a step, and who comes first.
 
     Attributes:
         slots: Most sequences that run at once.
         max_batch_tokens: Most tokens of a step.
         max_step_seconds: Longest step wanted while sequences decode; None bounds by tokens alone.
+        policy: Who is admitted and prefilled first.
+        weights: Shares of tenants, for the policy ``fair``; 1 where nothing is said.
     """
 
     slots: int
     max_batch_tokens: int
     max_step_seconds: float | None
-
-
-@dataclass(slots=True)
-class Plan:
-    """A step in the making: its rows, and what the executor must be told beside them."""
-
-    counts: dict[Sequence, int] = field(default_factory=dict)
-    opens: dict[Sequence, SlotOpen] = field(default_factory=dict)
-    pages: list[tuple[Sequence, PageWrite]] = field(default_factory=list)
-
-    def drop(self, sequence: Sequence) -> None:
-        """Forget a sequence that was preempted while the step was planned."""
-        self.counts.pop(sequence, None)
-        self.opens.pop(sequence, None)
-        self.pages = [(owner, write) for owner, write in self.pages if owner is not sequence]
+    policy: PolicyName = "fcfs"
+    weights: tuple[tuple[str, float], ...] = ()
 
 
 class Scheduler:
-    """Continuous batching under a token budget, with chunked prefill and preemption; first come, first served.
+    """Continuous batching under a token budget, with chunked prefill and preemption.
 
-    A step takes one token of every decoding sequence, then pieces of prompts in order of arrival, then admits waiting
-    sequences as far as slots, pages and budget go. When pages run out the last to arrive goes back to the queue; its
-    pages stay in the prefix tree until somebody needs them. The first to arrive is never preempted for another, so
-    some sequence always ends.
+    A step takes one token of every decoding sequence, then pieces of prompts, then admits waiting sequences as far as
+    slots, pages and budget go; prompts in the order of a policy (see ``ordering``). When pages run out, the least
+    urgent to arrive last goes back to the queue; its pages stay in the prefix tree until somebody needs them. The
+    first in that order is never preempted for another, so some sequence always ends.
+
+    Steps are planned ahead: what is planned counts as computed, because an executor runs batches in order.
 
     Args:
         memory: Pages.
@@ -64,55 +60,104 @@ class Scheduler:
         self.memory = memory
         self.limits = limits
         self.cost = StepCost()
-        self.waiting: list[Sequence] = []  # by arrival
-        self.running: list[Sequence] = []  # by arrival
+        self.shares = Shares(dict(limits.weights))
+        self.waiting: list[Sequence] = []  # by rank
+        self.running: list[Sequence] = []  # by rank
         self.preemptions = 0
+        self._key = POLICIES[limits.policy]
+        self._suspects: list[Sequence] = []
         self._free_slots = list(range(limits.slots - 1, -1, -1))
-        self._exchanged: list[tuple[Sequence, PageWrite]] = []  # rows that share() changed since the last plan
+        self._exchanged: list[tuple[Sequence, PageWrite]] = []  # rows of pages that changed since the last plan
 
     def add(self, sequence: Sequence) -> None:
-        """Queue a sequence in order of arrival."""
-        bisect.insort(self.waiting, sequence, key=attrgetter("arrival"))
+        """Queue a sequence."""
+        self.shares.enter(sequence.tenant)
+        bisect.insort(self.waiting, sequence, key=RANK)
 
-    def remove(self, sequence: Sequence) -> None:
-        """Forget a sequence, ended or aborted, and free what it holds; its full pages stay cached."""
+    def remove(self, sequence: Sequence, *, sound: bool = True) -> None:
+        """Forget a sequence, ended or aborted, and free what it holds.
+
+        Args:
+            sequence: Which one.
+            sound: Its full pages may stay cached; else nothing that it has computed may be found again.
+        """
         if sequence.slot == NO_SLOT:
             self.waiting.remove(sequence)
         else:
-            self._leave(sequence)
+            self._leave(sequence, share=sound)
+        if not sound:
+            self.memory.forget(sequence.salt, sequence.tokens[: sequence.known], sequence.cached_tokens or 0)
+        self._clear(sequence)
+        self.shares.leave(sequence.tenant)
         sequence.finished = True
 
-    def plan(self, step: int) -> tuple[Batch, dict[Sequence, int]] | None:
-        """Decide the next step.
+    def plan(self, step: int) -> Planned | None:
+        """Decide the next step, on the understanding that those planned before it will have run.
 
         Returns:
-            The batch, and the sequence of each of its rows with its tokens; None when there is nothing to run.
+            The step; None when there is nothing to run.
         """
         plan = Plan(pages=self._exchanged)
         self._exchanged = []
-        self._plan_decode(plan)
-        if self.waiting or len(plan.counts) < len(self.running):
-            budget = self._prefill_budget(plan)
-            budget = self._plan_prefill(plan, budget)
-            self._admit(plan, budget)
-        return (_batch(step, plan, self.memory.commands()), plan.counts) if plan.counts else None
+        if self._suspects:
+            self._plan_suspect(plan)
+        else:
+            self._plan_all(plan)
+        if not plan.counts:
+            self._exchanged = plan.pages
+            return None
+        planned = finish(step, plan, self.memory.commands())
+        for sequence, count in plan.counts.items():
+            self._planned(sequence, count)
+        return planned
 
-    def computed(self, sequence: Sequence, count: int) -> None:
-        """Note that ``count`` more tokens of a sequence have their state; offer the prompt to others once done."""
-        was_prefill = sequence.computed < sequence.prompt_length
-        sequence.computed += count
-        if self.memory.forgets:
-            self._note(sequence, self.memory.settle(sequence.held))
-        if was_prefill and (sequence.computed >= sequence.prompt_length or self.memory.forgets):
-            self._share(sequence)
-        if self.memory.forgets:
-            self.memory.trim(sequence.held, sequence.computed)
+    # --- failures -----------------------------------------------------------------------------------------------
+
+    def restart(self, suspects: list[Sequence]) -> None:
+        """Begin anew after a step that failed, when nobody knows what pages and slots hold.
+
+        Args:
+            suspects: Those that were in the step. One after the other runs alone, up to its next token, before others
+                run again; so only who is at fault fails.
+        """
+        for sequence in self.running.copy():
+            self._requeue(sequence, share=False)
+        self.memory.reset()
+        self._exchanged = []
+        self._suspects = [*suspects, *(s for s in self._suspects if s not in suspects)]
+
+    def clear(self, sequence: Sequence) -> None:
+        """A suspect has drawn a token; it waits until all have been tried."""
+        if sequence in self._suspects:
+            self._clear(sequence)
+            if self._suspects and sequence.slot != NO_SLOT:
+                self._requeue(sequence)
+
+    def _clear(self, sequence: Sequence) -> None:
+        if sequence in self._suspects:
+            self._suspects.remove(sequence)
+
+    def _plan_suspect(self, plan: Plan) -> None:
+        suspect = self._suspects[0]
+        if suspect.slot == NO_SLOT and not self._start(plan, suspect):
+            return
+        if suspect.pending and not suspect.drawing:
+            self._take_chunk(plan, suspect, self.limits.max_batch_tokens)
 
     # --- planning -----------------------------------------------------------------------------------------------
 
+    def _plan_all(self, plan: Plan) -> None:
+        self._plan_decode(plan)
+        if self.waiting or len(plan.counts) < len(self.running):
+            now = time.monotonic()
+            budget = self._prefill_budget(plan)
+            budget = self._plan_prefill(plan, budget, now)
+            if budget > 0 and self.waiting:
+                self._admit(plan, budget, now)
+
     def _plan_decode(self, plan: Plan) -> None:
         for sequence in self.running.copy():
-            if sequence.slot == NO_SLOT or sequence.pending != 1:
+            if sequence.slot == NO_SLOT or sequence.pending != 1 or sequence.complete:
                 continue
             # Mostly there is room on the last page, which is quickly seen.
             if sequence.computed < sequence.held.reach or self._grow(plan, sequence, 1):
@@ -123,34 +168,34 @@ class Scheduler:
         return policy.prefill_budget(
             max_tokens=self.limits.max_batch_tokens,
             decode_rows=len(plan.counts),
-            decode_pairs=sum(len(s.tokens) for s in plan.counts),
+            decode_pairs=sum(s.computed + 1 for s in plan.counts),
             context=chunked[0].computed if chunked else 0,
             max_seconds=self.limits.max_step_seconds,
             estimate=self.cost.estimate,
             granule=self.memory.page_tokens,
         )
 
-    def _plan_prefill(self, plan: Plan, budget: int) -> int:
-        for sequence in list(self.running):
-            if budget > 0 and sequence.slot != NO_SLOT and sequence.pending > 1:
+    def _plan_prefill(self, plan: Plan, budget: int, now: float) -> int:
+        for sequence in self._in_order([s for s in self.running if s.pending > 1], now):
+            if budget > 0 and sequence.slot != NO_SLOT:
                 budget -= self._take_chunk(plan, sequence, budget)
         return budget
 
     def _take_chunk(self, plan: Plan, sequence: Sequence, budget: int) -> int:
-        count = policy.chunk(
-            sequence.computed, sequence.pending, budget, self.memory.page_tokens if self.memory.has_states else 1
-        )
+        granule = self.memory.page_tokens if self.memory.has_states else 1
+        count = policy.chunk(sequence.computed, sequence.pending, budget, granule)
         if not self._grow(plan, sequence, count):
             return 0
         plan.counts[sequence] = count
         return count
 
-    def _admit(self, plan: Plan, budget: int) -> None:
-        position = 0
-        while budget > 0 and self._free_slots and position < len(self.waiting):
-            sequence = self.waiting[position]
+    def _admit(self, plan: Plan, budget: int, now: float) -> None:
+        if not self._free_slots and self.waiting[0].priority >= self.running[-1].priority:
+            return
+        for sequence in self._in_order(self.waiting, now):
+            if budget <= 0:
+                return
             if self._waits_for_leader(sequence):
-                position += 1
                 continue
             if not self._start(plan, sequence):
                 return  # strictly in order: a smaller one behind must not starve it
@@ -159,27 +204,48 @@ class Scheduler:
                 return
             budget -= taken
 
+    def _in_order(self, sequences: list[Sequence], now: float) -> list[Sequence]:
+        """Sequences, sorted by rank, in the order of the policy."""
+        if self.limits.policy == "fcfs" or len(sequences) < 2:
+            return sequences.copy()
+        if self.limits.policy == "longest-prefix":
+            sequences = sequences[:LOOKED_UP]
+        return sorted(sequences, key=lambda sequence: self._key(self._standing(sequence, now)))
+
+    def _standing(self, sequence: Sequence, now: float) -> Standing:
+        name, cached, slack = self.limits.policy, 0, math.inf
+        if name == "longest-prefix" and sequence.can_share_prompt:
+            cached = self.memory.cached(sequence.salt, sequence.tokens[: sequence.known])
+        elif name == "slo" and sequence.deadline < math.inf:
+            slack = sequence.deadline - now - self.cost.prefill(sequence.computed, sequence.pending)
+        return Standing(
+            arrival=sequence.arrival,
+            priority=sequence.priority,
+            waited=now - sequence.queued,
+            cached=cached,
+            slack=slack,
+            service=self.shares.service(sequence.tenant),
+        )
+
     def _waits_for_leader(self, sequence: Sequence) -> bool:
         leader = sequence.leader
         if leader is None or leader.finished or not self.memory.prefix_cache:
             return False
         return leader.computed < leader.prompt_length
 
+    # --- slots and pages ----------------------------------------------------------------------------------------
+
     def _start(self, plan: Plan, sequence: Sequence) -> bool:
         """Move a sequence from the queue into a slot, with the cached part of its tokens."""
-        tokens = np.array(sequence.tokens, np.int32)
+        tokens = sequence.tokens[: sequence.known]
         held, computed = Holding(), 0
         if sequence.can_share_prompt:
             held, computed = self.memory.match(sequence.salt, tokens)
-
-        def fits(spare: int) -> bool:
-            return self.memory.fits(held, len(tokens), step_tokens=self.limits.max_batch_tokens, spare=spare)
-
-        if not policy.may_admit(running=len(self.running), fits=fits):
+        if not self._make_way(plan, sequence, held):
             self.memory.release(held)
             return False
         self.waiting.remove(sequence)
-        bisect.insort(self.running, sequence, key=attrgetter("arrival"))
+        bisect.insort(self.running, sequence, key=RANK)
         sequence.slot = self._free_slots.pop()
         sequence.held, sequence.computed = held, computed
         sequence.fresh_slot = True
@@ -193,10 +259,22 @@ class Scheduler:
                 plan.pages.append((sequence, PageWrite(sequence.slot, 0, row, group)))
         return True
 
+    def _make_way(self, plan: Plan, sequence: Sequence, held: Holding) -> bool:
+        """Whether a sequence can start, after less urgent ones have gone, if need be."""
+
+        def fits(spare: int) -> bool:
+            return self.memory.fits(held, sequence.known, step_tokens=self.limits.max_batch_tokens, spare=spare)
+
+        while not self._free_slots or not policy.may_admit(running=len(self.running), fits=fits):
+            if not self.running or self.running[-1].priority <= sequence.priority:
+                return False
+            self._preempt(plan, self.running[-1])
+        return True
+
     def _grow(self, plan: Plan, sequence: Sequence, count: int) -> bool:
         """Give a sequence pages for ``count`` more tokens, preempting others if need be; False if it had to go."""
         while (writes := self.memory.grow(sequence.held, sequence.computed + count)) is None:
-            victim = self.running[policy.victim([s.arrival for s in self.running])]
+            victim = self.running[-1]
             self._preempt(plan, victim)
             if victim is sequence:
                 return False
@@ -205,21 +283,45 @@ class Scheduler:
 
     def _preempt(self, plan: Plan, sequence: Sequence) -> None:
         plan.drop(sequence)
-        self._leave(sequence)
-        self.add(sequence)
+        self._requeue(sequence)
         self.preemptions += 1
 
-    def _leave(self, sequence: Sequence) -> None:
-        """Take a sequence out of its slot; the pages that it computed stay in the prefix tree."""
-        self._share(sequence)
+    def _requeue(self, sequence: Sequence, *, share: bool = True) -> None:
+        self._leave(sequence, share=share)
+        bisect.insort(self.waiting, sequence, key=RANK)
+
+    def _leave(self, sequence: Sequence, *, share: bool) -> None:
+        """Take a sequence out of its slot; what batches on their way draw for it is void."""
+        if share:
+            self._share(sequence)
         self._exchanged = [(owner, write) for owner, write in self._exchanged if owner is not sequence]
         self.memory.release(sequence.held)
         self.running.remove(sequence)
         self._free_slots.append(sequence.slot)
-        sequence.slot, sequence.computed = NO_SLOT, 0
+        sequence.slot, sequence.computed, sequence.drawing = NO_SLOT, 0, 0
+        sequence.stay += 1
+
+    # --- what a planned step will have done ---------------------------------------------------------------------
+
+    def _planned(self, sequence: Sequence, count: int) -> None:
+        """Count a row of a planned step as done; offer the prompt to others once all of it is."""
+        if sequence.pending == count:
+            sequence.drawing += 1
+            sequence.fresh_slot = False
+        self.shares.serve(sequence.tenant, count)
+        in_prompt = sequence.computed < sequence.prompt_length
+        sequence.computed += count
+        forgets = self.memory.forgets
+        if forgets:
+            self._note(sequence, self.memory.settle(sequence.held))
+        if in_prompt and (forgets or sequence.computed >= sequence.prompt_length):
+            self._share(sequence)
+        if forgets:
+            self.memory.trim(sequence.held, sequence.computed)
 
     def _share(self, sequence: Sequence) -> None:
-        tokens = np.array(sequence.tokens[: sequence.computed], np.int32)
+        """Offer what a sequence has computed. All of that is known: only what is being drawn is not."""
+        tokens = sequence.tokens[: sequence.computed]
         self._note(sequence, self.memory.share(sequence.salt, tokens, sequence.held))
 
     def _note(self, sequence: Sequence, writes: list[RowWrite]) -> None:
@@ -234,37 +336,17 @@ class Scheduler:
         assert sorted(slots + self._free_slots) == list(range(self.limits.slots)), "a slot is lost or shared"
         assert all(s.slot == NO_SLOT and not s.held.rows for s in self.waiting), "a waiting sequence holds something"
         for queue in (self.waiting, self.running):
-            assert [s.arrival for s in queue] == sorted({s.arrival for s in queue}), "a queue is out of order"
+            assert [s.rank for s in queue] == sorted({s.rank for s in queue}), "a queue is out of order"
         for sequence in self.running:
             assert self.memory.holds(sequence.held, sequence.computed), "a sequence computed more than its pages hold"
+            assert sequence.computed < sequence.known + sequence.drawing, "a token was computed that is not there"
+        assert all(s in self.running or s in self.waiting for s in self._suspects), "a suspect is gone"
+        self.shares.check(self._tenants())
         self.memory.check(s.held for s in self.running)
+
+    def _tenants(self) -> Iterator[str]:
+        return (s.tenant for queue in (self.waiting, self.running) for s in queue)
 
 
 def _page_write(sequence: Sequence, write: RowWrite) -> PageWrite:
     return PageWrite(sequence.slot, write.start, write.handles, write.group)
-
-
-def _batch(step: int, plan: Plan, commands: tuple[PageCommand, ...]) -> Batch:
-    pages = tuple([write for _, write in plan.pages])
-    if not any(s.fresh_slot for s in plan.counts):  # all drew a token in their slots, so one is pending in each
-        return decode_batch(step, commands, pages, [s.slot for s in plan.counts], [s.computed for s in plan.counts])
-    counts = np.fromiter(plan.counts.values(), np.int32, len(plan.counts))
-    offsets = np.zeros(len(counts) + 1, np.int32)
-    np.cumsum(counts, out=offsets[1:])
-    return Batch(
-        step=step,
-        commands=commands,
-        opens=tuple(plan.opens.values()),
-        pages=pages,
-        slots=np.array([s.slot for s in plan.counts], np.int32),
-        starts=np.array([s.computed for s in plan.counts], np.int32),
-        offsets=offsets,
-        tokens=np.concatenate([_row_tokens(s, count) for s, count in plan.counts.items()]),
-        sample=np.array([count == s.pending for s, count in plan.counts.items()], np.bool_),
-    )
-
-
-def _row_tokens(sequence: Sequence, count: int) -> IntArray:
-    if count == 1 and not sequence.fresh_slot and sequence.output_length and sequence.pending == 1:
-        return np.array([FROM_SLOT], np.int32)
-    return np.array(sequence.tokens[sequence.computed : sequence.computed + count], np.int32)

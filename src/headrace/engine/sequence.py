@@ -8,7 +8,7 @@ from headrace.engine.constraint import TokenConstraint
 from headrace.engine.messages import PositionLogprobs
 from headrace.engine.sampling_params import SamplingParams
 from headrace.memory.state_memory import Holding
-from headrace.runtime.batch import SlotSampling
+from headrace.runtime.batch import IntArray, SlotSampling
 
 NO_SLOT = -1
 
@@ -17,30 +17,37 @@ NO_SLOT = -1
 class Sequence:
     """One sample of one request.
 
-    The engine computes ``tokens[computed:]`` next. Their number, ``pending``, is 1 in decode, more in prefill, and
-    after a preemption the output so far is prefilled again like a prompt::
+    The engine plans ``tokens[computed:]`` next. Their number, ``pending``, is 1 in decode, more in prefill, and
+    after a preemption the output so far is prefilled again like a prompt. Steps are planned ahead: what a submitted
+    batch computes counts as computed, and tokens that it draws, which nobody knows yet, as tokens::
 
-        tokens   |------- prompt -------|-- output --|
-        computed |---------------->                        their state is in the pages of ``held``
-        pending                    <-------- 14 ----->
+        tokens   |------- prompt -------|-- output --|?       ``known`` tokens, 1 that is being drawn, room up to limit
+        computed |---------------->                           their state is in the pages of ``held``, or on its way
+        pending                    <-------- 15 ------>
 
     Attributes:
         request: The request's number.
         index: Which of the request's samples.
-        arrival: Order of arrival at the engine; earlier ones are served first and preempted last.
+        arrival: Order of arrival at the engine.
         params: The request's sampling parameters.
         sampling: The executor's part of them.
         stop_ids: Tokens that end the output.
         limit: Most tokens, prompt included.
         salt: Root of the prefix tree.
-        tokens: Prompt and output.
+        tenant: Whose share it is served from.
+        priority: Lower is more urgent.
+        deadline: Monotonic clock by which its first token is wanted; infinite if at no time.
+        tokens: int32 [limit], prompt and output.
+        known: How many of them are known.
         prompt_length: How many of them are prompt.
         constraint: Stop strings, if any.
         leader: The request's first sample; the others wait until its prompt is in the prefix tree.
         slot: Executor slot, or ``NO_SLOT`` while waiting.
         held: Pages of its state.
-        computed: Tokens whose state is in the pages.
-        fresh_slot: The slot was opened for the batch in planning; it has drawn no token yet.
+        computed: Tokens whose state is in the pages once all submitted batches are done.
+        drawing: Tokens that submitted batches draw.
+        fresh_slot: No batch has drawn from the slot since it was opened.
+        stay: Counts the times that it left its slot; what a batch finds of an earlier stay is void.
         cached_tokens: Prompt tokens found in the prefix tree at first admission.
         prompt_logprobs: Collected until the prompt is done.
         received, tokenized, routed, queued, first_scheduled, prefill_done, first_token, last_token: Stamps, see
@@ -55,7 +62,11 @@ class Sequence:
     stop_ids: frozenset[int]
     limit: int
     salt: str
-    tokens: list[int]
+    tenant: str
+    priority: int
+    deadline: float
+    tokens: IntArray
+    known: int
     prompt_length: int
     constraint: TokenConstraint | None
     leader: Sequence | None
@@ -66,7 +77,9 @@ class Sequence:
     slot: int = NO_SLOT
     held: Holding = field(default_factory=Holding)
     computed: int = 0
+    drawing: int = 0
     fresh_slot: bool = False
+    stay: int = 0
     cached_tokens: int | None = None
     finished: bool = False
     prompt_logprobs: list[PositionLogprobs] = field(default_factory=list)
@@ -77,13 +90,23 @@ class Sequence:
 
     @property
     def pending(self) -> int:
-        """Tokens still to compute before the next one can be drawn."""
-        return len(self.tokens) - self.computed
+        """Tokens still to plan before the next one can be drawn."""
+        return self.known + self.drawing - self.computed
+
+    @property
+    def complete(self) -> bool:
+        """Whether the tokens that are being drawn are its last, by its limit."""
+        return self.known + self.drawing >= self.limit
 
     @property
     def output_length(self) -> int:
         """Tokens drawn."""
-        return len(self.tokens) - self.prompt_length
+        return self.known - self.prompt_length
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Sorts those that must go on before those that may be preempted for them."""
+        return self.priority, self.arrival
 
     @property
     def can_share_prompt(self) -> bool:

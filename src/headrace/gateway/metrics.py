@@ -8,6 +8,7 @@ from headrace.engine.messages import EngineStats, StepReport
 from headrace.engine.timeline import Durations
 
 LATENCY = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160)
+FINE = (0.00001, 0.00003, 0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1)
 GAP = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2.5, 5)
 
 
@@ -38,7 +39,8 @@ class Metrics:
         self.queue = self._histogram("request_queue_seconds", "Queued at the engine to first scheduled.", LATENCY)
         self.prefill = self._histogram("request_prefill_seconds", "First scheduled to prompt computed.", LATENCY)
         self.step = self._histogram("step_seconds", "Duration of an engine step.", GAP)
-        self.overhead = self._histogram("step_overhead_seconds", "Its part outside the executor.", GAP)
+        self.overhead = self._histogram("step_overhead_seconds", "Its part outside the executor.", FINE)
+        self.host = self._histogram("step_host_seconds", "Planning and results of a step, hidden or not.", FINE)
 
     def on_report(self, before: EngineStats, report: StepReport) -> None:
         """Take a step's gauges, and what its counters gained since the report before."""
@@ -52,6 +54,7 @@ class Metrics:
         if now.step > before.step:
             self.step.observe(now.step_seconds)
             self.overhead.observe(max(now.step_seconds - now.forward_seconds, 0.0))
+            self.host.observe(now.host_seconds)
 
     def on_stats(self, stats: EngineStats) -> None:
         """Set the engine's gauges."""

@@ -354,6 +354,27 @@ class PrefixTree:
         else:
             self._note(parent)
 
+    def forget(self, key: Hashable, tokens: IntArray, pages: int) -> None:
+        """Keep nothing of a prefix behind its first pages, nor of what goes on from there; holders keep theirs."""
+        path = list(self._walk(self._roots[key], tokens)) if key in self._roots else []
+        for node, count, end in path:
+            if end <= pages:
+                continue
+            if pages > end - count:
+                self._split(node, pages - (end - count))
+                self._forget_below(next(iter(node.children.values())))
+            else:
+                self._forget_below(node)
+            return
+
+    def _forget_below(self, top: Node) -> None:
+        for node in list(self._below(top)):
+            for group, row in zip(self.groups, node.rows, strict=True):
+                group.pool.uncache(row[row != NO_PAGE])
+            if node is not top:
+                node.parent = None
+        self._remove(top, self._edge(top.tokens))
+
     def _drop_states(self, node: Node, nbytes: int) -> int:
         freed = 0
         for n in self._states:
@@ -395,7 +416,12 @@ class PrefixTree:
         return tokens[: self.page_tokens].tobytes()
 
     def _nodes(self) -> Iterator[Node]:
-        stack = [child for root in self._roots.values() for child in root.children.values()]
+        for root in self._roots.values():
+            for child in root.children.values():
+                yield from self._below(child)
+
+    def _below(self, node: Node) -> Iterator[Node]:
+        stack = [node]
         while stack:
             node = stack.pop()
             yield node

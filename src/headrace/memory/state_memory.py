@@ -89,20 +89,25 @@ class StateMemory:
         prefix_cache: bool = True,
         poison: bool = False,
     ) -> None:
-        slab_bytes = groups[0].form.slab_bytes
         self.groups, self.page_tokens, self.prefix_cache = tuple(groups), page_tokens, prefix_cache
-        self.arena = Arena(max(len(groups), nbytes // slab_bytes), slab_bytes)
+        self._slabs = max(len(groups), nbytes // groups[0].form.slab_bytes)
+        self._most_pages, self._poison = most_pages, poison
+        self.moves = 0  # pages moved by compaction
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything that anybody holds, after a failure: no page is in use."""
+        self.arena = Arena(self._slabs, self.groups[0].form.slab_bytes)
         self._journal: list[PageCommand] = []
         self.pools = [
-            Pool(self.arena, group.form, group=n, capacity=most_pages, journal=self._journal, poison=poison)
-            for n, group in enumerate(groups)
+            Pool(self.arena, group.form, group=n, capacity=self._most_pages, journal=self._journal, poison=self._poison)
+            for n, group in enumerate(self.groups)
         ]
         cached = []
-        for group, pool in zip(groups, self.pools, strict=True):
+        for group, pool in zip(self.groups, self.pools, strict=True):
             kind = "state" if not group.by_token else "window" if group.window else "full"
             cached.append(CachedGroup(kind, pool, group.window))  # type: ignore[arg-type]
-        self.tree = PrefixTree(cached, page_tokens)
-        self.moves = 0  # pages moved by compaction
+        self.tree = PrefixTree(cached, self.page_tokens)
 
     @property
     def has_states(self) -> bool:
@@ -168,6 +173,12 @@ class StateMemory:
         found = self.tree.match(key, tokens[:-1])
         rows = [row if group.by_token else row.repeat(2) for group, row in zip(self.groups, found.rows, strict=True)]
         return Holding(rows), found.pages * self.page_tokens
+
+    def cached(self, key: Hashable, tokens: IntArray) -> int:
+        """How many tokens ``match`` would find; finding them counts as a use."""
+        held, count = self.match(key, tokens)
+        self.release(held)
+        return count
 
     def grow(self, held: Holding, tokens: int) -> list[RowWrite] | None:
         """Give a sequence what it needs to reach ``tokens`` tokens; all of it or None."""
@@ -244,6 +255,10 @@ class StateMemory:
             elif not group.by_token and self._shared(n, held.rows[n]):
                 held.reach = 0  # the next token needs a state of its own
         return writes
+
+    def forget(self, key: Hashable, tokens: IntArray, sound: int) -> None:
+        """Let nobody find what is cached of a sequence behind its first ``sound`` tokens: it is not to be trusted."""
+        self.tree.forget(key, tokens, sound // self.page_tokens)
 
     def release(self, held: Holding) -> None:
         """Drop all that a sequence holds."""

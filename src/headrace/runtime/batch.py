@@ -15,6 +15,7 @@ In it every token sees the tokens of its own sequence at its own position and be
 from __future__ import annotations
 
 import functools
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -136,23 +137,6 @@ class Batch:
         """Number of sequences in the step."""
         return len(self.slots)
 
-    def only(self, row: int) -> Batch:
-        """The part of the batch that concerns one row; run after the whole failed, to find the row at fault.
-
-        Commands were carried out then, and are not repeated.
-        """
-        slot, start, end = self.slots[row], self.offsets[row], self.offsets[row + 1]
-        return Batch(
-            step=self.step,
-            opens=tuple(x for x in self.opens if x.slot == slot),
-            pages=tuple(x for x in self.pages if x.slot == slot),
-            slots=self.slots[row : row + 1],
-            starts=self.starts[row : row + 1],
-            offsets=np.array([0, end - start], np.int32),
-            tokens=self.tokens[start:end],
-            sample=self.sample[row : row + 1],
-        )
-
 
 def decode_batch(
     step: int,
@@ -271,7 +255,7 @@ class BatchQueue:
     """Batches that were submitted and are to be collected, in order."""
 
     def __init__(self) -> None:
-        self._pending: list[Batch] = []
+        self._pending: deque[Batch] = deque()
 
     def put(self, batch: Batch) -> Ticket:
         """Take a batch."""
@@ -284,19 +268,37 @@ class BatchQueue:
         Raises:
             RuntimeError: The ticket is not the oldest batch's.
         """
-        batch = self._pending.pop(0)
-        if batch.step != ticket.step:
-            raise RuntimeError(f"batch {batch.step} is to be collected before batch {ticket.step}")
-        return batch
+        if not self._pending or self._pending[0].step != ticket.step:
+            oldest = f"batch {self._pending[0].step} comes first" if self._pending else "there is none"
+            raise RuntimeError(f"batch {ticket.step} cannot be collected: {oldest}")
+        return self._pending.popleft()
+
+    @property
+    def oldest(self) -> Batch | None:
+        """The batch that is to be collected next."""
+        return self._pending[0] if self._pending else None
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._pending.clear()
 
 
 class Executor(Protocol):
-    """Runs batches. ``submit`` returns at once where the device allows; ``collect`` waits for the result."""
+    """Runs batches in the order of submission; each finds the pages and slots as those before it have left them.
+
+    A batch may be submitted before the one that it follows is collected: its tokens are taken from the slots. If one
+    fails, those that were submitted after it are dropped, and what is in pages and slots is not defined.
+
+    Attributes:
+        ahead: Batches that it wants to have beyond the one that is collected: 1 if it computes while others plan.
+    """
+
+    ahead: int
 
     def submit(self, batch: Batch) -> Ticket:
-        """Take a batch; batches run in the order of submission."""
+        """Take a batch; returns at once where the device allows."""
         ...
 
     def collect(self, ticket: Ticket) -> StepOutput:
-        """Wait for a batch and return what it produced."""
+        """Wait for the oldest batch and return what it produced."""
         ...

@@ -58,6 +58,20 @@ class _Draws(NamedTuple):
     positions: Ints
 
 
+class _Running(NamedTuple):
+    """The batch that the program computes.
+
+    Attributes:
+        step: As the program has it.
+        draws: Where tokens are to be drawn.
+        begun: When it began.
+    """
+
+    step: _Step
+    draws: _Draws
+    begun: float
+
+
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
     """A compiled model in memory, before there is memory for sequences.
@@ -111,7 +125,10 @@ def library_name(spec: ModelSpec, recipe: Recipe) -> str:
 
 
 class CompiledExecutor:
-    """Runs batches on a native program, in ``collect``, on the caller's thread and the pool's.
+    """Runs batches on a native program: the pool's threads begin when a batch is next, the caller joins in ``collect``.
+
+    A batch that was submitted early begins at the end of ``collect`` of the one before, so that the pool computes it
+    while the caller looks at what that one produced and plans what comes after.
 
     Args:
         loaded: The compiled model.
@@ -121,6 +138,8 @@ class CompiledExecutor:
         context_length: Most tokens of a sequence.
         batch_tokens: Most tokens of a step.
     """
+
+    ahead = 1
 
     def __init__(
         self,
@@ -168,24 +187,53 @@ class CompiledExecutor:
         self._selected = self._logits[:0]
         self._ones = np.ones(slots, np.int32)
         self._queue = BatchQueue()
+        self._running: _Running | Exception | None = None  # of the oldest batch, or why it could not begin
 
     def submit(self, batch: Batch) -> Ticket:
-        """Queue a batch; it runs when it is collected."""
-        return self._queue.put(batch)
+        """Take a batch; it begins at once if no other is there."""
+        idle = self._queue.oldest is None
+        ticket = self._queue.put(batch)
+        if idle:
+            self._begin(batch)
+        return ticket
 
     def collect(self, ticket: Ticket) -> StepOutput:
-        """Run the oldest batch and return what it produced.
+        """Help with the oldest batch, draw its tokens, and begin the next one.
 
         Raises:
             RuntimeError: The ticket is not the oldest batch's.
         """
         batch = self._queue.take(ticket)
-        begin = time.perf_counter()
-        self._apply(batch)
-        step, draws = self._prepare(batch), self._draws(batch)
-        # As many as there are slots at most, and so many logits there is room for.
-        logits = self._run(step, draws.last, (0, len(self.program.source.parts)))
+        running, self._running = self._running, None
+        try:
+            if not isinstance(running, _Running):
+                raise running or RuntimeError("a batch was never begun")
+            output = self._finish(batch, running)
+        except Exception:
+            self._queue.clear()
+            raise
+        following = self._queue.oldest
+        if following is not None:
+            self._begin(following)
+        return output
+
+    def _begin(self, batch: Batch) -> None:
+        begun = time.perf_counter()
+        try:
+            self._apply(batch)
+            step, draws = self._prepare(batch), self._draws(batch)
+            self._select(step, draws.last)
+            self.program.start(step.sizes, step.bound, step.tiles)
+        except Exception as error:  # it is the batch's, not of whoever happens to call
+            self._running = error
+        else:
+            self._running = _Running(step, draws, begun)
+
+    def _finish(self, batch: Batch, running: _Running) -> StepOutput:
+        step, draws = running.step, running.draws
+        self.program.join()
         self.forwards += 1
+        logits = self._selected_logits(len(draws.last))
         # Before a token is drawn: drawing changes slots, so what fails after it could not be run again.
         prompt: tuple[tuple[TokenLogprobs, ...], ...] = ((),) * batch.rows
         if not batch.decode:
@@ -201,7 +249,7 @@ class CompiledExecutor:
             accepted = (got.tokens >= 0).astype(np.int32)
         else:
             accepted = self._ones[: batch.rows]
-        seconds = time.perf_counter() - begin
+        seconds = time.perf_counter() - running.begun
         return StepOutput(batch.step, got.tokens, accepted, tuple(got.logprobs), prompt, errors, seconds)
 
     def prompt_logits(self, tokens: Ints, rows: range) -> Iterator[npt.NDArray[np.float32]]:
@@ -264,13 +312,20 @@ class CompiledExecutor:
         positions = batch.starts[rows] + last - batch.offsets[rows] + 1
         return _Draws(rows, last, batch.slots[rows].tolist(), positions)
 
+    def _select(self, step: _Step, rows: Ints) -> None:
+        """Which rows of the batch logits are wanted of; as many as there are slots at most, or ``LOGIT_ROWS``."""
+        self._arrays["select"][: len(rows)] = rows
+        step.sizes["R"] = len(rows)
+
     def _run(self, step: _Step, select: Ints, parts: tuple[int, int]) -> npt.NDArray[np.float32]:
         """float32 [selected, vocab]: the logits of rows of the batch, valid until the next call."""
-        self._arrays["select"][: len(select)] = select
-        step.sizes["R"] = len(select)
+        self._select(step, select)
         self.program.run_bound(step.sizes, step.bound, step.tiles, parts)
-        if len(self._selected) != len(select):  # else the same object, whose address the sampler knows
-            self._selected = self._logits[: len(select)]
+        return self._selected_logits(len(select))
+
+    def _selected_logits(self, count: int) -> npt.NDArray[np.float32]:
+        if len(self._selected) != count:  # else the same object, whose address the sampler knows
+            self._selected = self._logits[:count]
         return self._selected
 
     def _logits_of(self, step: _Step, select: Ints) -> npt.NDArray[np.float32]:

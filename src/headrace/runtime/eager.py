@@ -57,6 +57,8 @@ class EagerExecutor:
         context_length: Most tokens of a sequence.
     """
 
+    ahead = 0
+
     def __init__(
         self,
         model: FamilyModel,
@@ -97,11 +99,15 @@ class EagerExecutor:
         """
         batch = self._queue.take(ticket)
         begin = time.perf_counter()
-        with torch.inference_mode():
-            self._apply(batch)
-            rows = self._rows(batch)
-            hidden = self._forward(batch, rows)
-            return self._output(batch, rows, hidden, begin)
+        try:
+            with torch.inference_mode():
+                self._apply(batch)
+                rows = self._rows(batch)
+                hidden = self._forward(batch, rows)
+                return self._output(batch, rows, hidden, begin)
+        except Exception:
+            self._queue.clear()
+            raise
 
     def prompt_logits(self, tokens: IntArray, rows: range) -> Iterator[FloatArray]:
         """The logits after some positions of one sequence, computed alone in slot 0 and the first pages.

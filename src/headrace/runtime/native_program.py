@@ -76,7 +76,7 @@ class Bound:
 
 
 class NativeProgram:
-    """Runs steps of one program, one at a time.
+    """Runs steps of one program, one at a time, at once or in two halves.
 
     Args:
         source: What was compiled.
@@ -98,9 +98,9 @@ class NativeProgram:
         capacity: Mapping[str, int],
     ) -> None:
         self.source, self.pool = source, pool
-        self._run = library.hr_run
-        self._run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64]
-        self._run.restype = None
+        self._start = library.hr_start
+        self._start.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64]
+        self._start.restype = None
         arrays = source.arrays
         self._buffers = [_allocate(array, capacity) for array in arrays.buffers.values()]
         scratch = -(-(arrays.scratch + SLACK) // 4096) * 4096
@@ -152,13 +152,25 @@ class NativeProgram:
         self, sizes: Mapping[str, int], bound: Bound, tiles: int, parts: tuple[int, int] | None = None
     ) -> None:
         """``run`` with the arguments that ``bound`` has by now, and the first so many of its tiles."""
+        self.start(sizes, bound, tiles, parts)
+        self.join()
+
+    def start(self, sizes: Mapping[str, int], bound: Bound, tiles: int, parts: tuple[int, int] | None = None) -> None:
+        """Begin a step on the pool's threads; until ``join`` the caller may do something else.
+
+        Arguments, tiles and results belong to the step until then.
+        """
         self._sizes[:] = [sizes.get(name, 0) for name in self.source.symbols]
         step = self._step
         step.arguments = bound.arguments
         step.tile_segment, step.tile_begin, step.tile_end = bound.tiles
         step.tiles = tiles
         step.first_part, step.last_part = parts or (0, len(self.source.parts))
-        self._run(self.pool.handle, self._at, self.source.stages)
+        self._start(self.pool.handle, self._at, self.source.stages)
+
+    def join(self) -> None:
+        """Take part in the step that was begun, and return at its end."""
+        self.pool.join()
 
     def output(self, name: str) -> AnyArray:
         """The memory of a value that the last part left, one-dimensional; see ``value``."""

@@ -38,13 +38,14 @@ class SlotTable:
 
     Attributes:
         page_rows: int32 [slots, row_pages] of each state group, handles of each slot's pages.
-        last_tokens: [slots], the token that each drew last.
+        last_tokens: [slots], the token that each drew last; some token where it drew none.
         opened: How many slots were opened so far; while it stays the same, each holds the same sequence.
     """
 
     def __init__(self, slots: int, row_pages: Sequence[int], vocab_size: int) -> None:
         self.page_rows = [np.zeros((slots, pages), np.int32) for pages in row_pages]
-        self.last_tokens = [-1] * slots
+        # A row may be submitted before it is known that its slot could draw nothing: it must find a token.
+        self.last_tokens = [0] * slots
         self.opened = 0
         self._slots: list[Slot | None] = [None] * slots
         self._vocab_size = vocab_size

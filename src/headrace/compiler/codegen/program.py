@@ -143,4 +143,5 @@ def _entry(calls: Sequence[str]) -> list[str]:
         "}",
         "",
         "void hr_run(hr_pool *pool, hr_step *s, int64_t stages) { hr_pool_run(pool, step, s, stages); }",
+        "void hr_start(hr_pool *pool, hr_step *s, int64_t stages) { hr_pool_start(pool, step, s, stages); }",
     ]
