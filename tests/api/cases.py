@@ -204,6 +204,10 @@ FIELDS = [
     chat("metadata with a number", "metadata.a", metadata={"a": 1}),
     chat("metadata of 17", "metadata", metadata={str(i): "" for i in range(17)}),
     chat("service_tier unknown", "service_tier", service_tier="gold"),
+    chat("priority over 1000", "priority", priority=1001),
+    chat("priority as a word", "priority", priority="high"),
+    chat("deadline of nothing", "deadline_ms", deadline_ms=0),
+    chat("deadline as a date", "deadline_ms", deadline_ms="2030-01-01"),
     chat("timings as a number", "timings", timings=1),
     chat("cache_salt empty", "cache_salt", cache_salt=""),
     chat("template variables as a list", "chat_template_kwargs", chat_template_kwargs=[]),
@@ -362,6 +366,7 @@ ACCEPTED = [
         parallel_tool_calls=False,
         prediction={"type": "content", "content": "x"},
     ),
+    chat("urgent, in time", None, priority=-1000, deadline_ms=1e9, service_tier="flex"),
     chat("stop empty list", None, stop=[]),
     chat(
         "template variables of any name",

@@ -17,7 +17,7 @@ def tiny(tmp_path_factory):
 
 @pytest.fixture
 def bench(tiny):
-    options = EngineOptions(path=tiny, name="tiny", threads=1, kv_memory=4 << 20, max_step_ms=None, prefix_cache=False)
+    options = EngineOptions(path=tiny, name="tiny", threads=1, kv_memory=4 << 20, max_step_ms=0, prefix_cache=False)
     return Bench(*build_engine(options, lambda params: None))
 
 

@@ -71,7 +71,7 @@ def mix(seed, prefix_cache):
             stops = rng.sample(range(VOCAB), rng.choice([0, 0, 20]))
             prompts[number] = text, count, stops
             params = SamplingParams(temperature=0, max_tokens=count, stop_token_ids=stops)
-            about = {"priority": rng.randint(0, 1), "tenant": rng.choice("ab"), "deadline": rng.choice([None, 5.0])}
+            about = {"priority": rng.randint(0, 1), "tenant": rng.choice("ab"), "deadline": rng.choice([None, 1e12])}
             collect(engine, results, engine.add(request(number, text, params, **about)))
         elif prompts and rng.random() < 0.03:
             number = rng.randrange(len(prompts))

@@ -15,7 +15,12 @@ from headrace.fleet.assembly import EngineOptions
         ("max_running", 0),
         ("max_running", 10**6),
         ("max_batch_tokens", 0),
-        ("max_step_ms", 0.0),
+        ("max_step_ms", -1.0),
+        ("objective", "speed"),
+        ("policy", "random"),
+        ("slo_ttft_ms", 0.0),
+        ("slo_itl_ms", float("inf")),
+        ("tenant_weights", {"a": 0.0}),
         ("max_step_ms", float("nan")),
     ],
 )

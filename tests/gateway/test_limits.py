@@ -1,6 +1,7 @@
 """Keys, the queue's bound, and CORS."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import openai
@@ -87,6 +88,40 @@ def test_refused_requests_cost_no_place(small):
         small.http.post("/v1/completions", json={**ASK, "max_tokens": 1000})
         small.http.post("/v1/completions", json={**ASK, "temperature": 7})
     assert small.state()["state"]["admitted"] == 0
+
+
+# --- urgency ------------------------------------------------------------------------------------------------------
+
+
+def test_a_deadline_that_cannot_be_met_is_refused_at_once(server):
+    """The engine knows its speed from what it ran: a prompt of 3,000 tokens takes longer than a millisecond."""
+    ask = {"model": NAME, "prompt": [7] * 3000, "max_tokens": 1}
+    assert server.http.post("/v1/completions", json={**ask, "deadline_ms": 600_000}).status_code == 200
+    ask["prompt"] = [8] * 3000
+    server.http.post("/v1/completions", json={**ask, "cache_salt": "learn"})
+    for stream in (False, True):
+        answer = server.http.post("/v1/completions", json={**ask, "deadline_ms": 1, "stream": stream})
+        assert answer.status_code == 503
+        assert answer.json()["error"]["code"] == "deadline_unmet"
+        assert int(answer.headers["retry-after"]) >= 1
+    server.assert_comes_to_rest()
+
+
+@pytest.mark.parametrize("urgent", [{"priority": -5}, {"service_tier": "priority"}])
+def test_an_urgent_request_interrupts_what_fills_the_server(server, urgent):
+    """All sixteen slots write long answers, and as many wait; who is urgent is served before any of them ends."""
+    body = {"model": NAME, "max_tokens": 80, "ignore_eos": True}
+    with ThreadPoolExecutor(32) as pool:
+        others = [
+            pool.submit(server.http.post, "/v1/completions", json={**body, "prompt": [40 + i]}) for i in range(32)
+        ]
+        server.wait(lambda: len(server.state()["state"]["waiting"]) == 16, 20)
+        ask = {"model": NAME, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2, **urgent}
+        answer = server.http.post("/v1/chat/completions", json=ask)
+        assert not any(other.done() for other in others), "others had ended: nothing was interrupted"
+        assert answer.status_code == 200
+        assert [other.result().json()["usage"]["completion_tokens"] for other in others] == [80] * 32
+    server.assert_comes_to_rest()
 
 
 # --- CORS ---------------------------------------------------------------------------------------------------------

@@ -6,7 +6,16 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from headrace.api.fields import MAX_LOGPROBS, Count, PromptCacheOptions, Request, SamplingFields, ServiceTier, refused
+from headrace.api.fields import (
+    MAX_LOGPROBS,
+    TIER_PRIORITIES,
+    Count,
+    PromptCacheOptions,
+    Request,
+    SamplingFields,
+    ServiceTier,
+    refused,
+)
 from headrace.api.messages import Message, TextContent, template_messages
 
 _NO_TOOLS = "Tool calls are not supported yet: "
@@ -61,7 +70,9 @@ class ChatRequest(SamplingFields, frozen=True, kw_only=True):
         Meta(description="Labels of yours. Accepted, not used."),
     ] = None
     store: Annotated[bool | None, Meta(description="Accepted; nothing is stored.")] = None
-    service_tier: Annotated[ServiceTier | None, Meta(description="Accepted; there is one tier.")] = None
+    service_tier: Annotated[
+        ServiceTier | None, Meta(description="flex, or priority: less or more urgent than others; see priority.")
+    ] = None
     safety_identifier: Annotated[str | None, Meta(description="A label for your end user. Accepted, not used.")] = None
     prompt_cache_key: Annotated[str | None, Meta(description="Accepted; prefixes are cached anyway.")] = None
     prompt_cache_options: Annotated[
@@ -119,6 +130,13 @@ class ChatRequest(SamplingFields, frozen=True, kw_only=True):
     def template_messages(self, *, developer_as: str = "system") -> list[dict[str, Any]]:
         """The messages as plain dictionaries; see ``messages.template_messages``."""
         return template_messages(self.messages, developer_as=developer_as)
+
+    @property
+    def urgency(self) -> int:
+        """The priority that was asked for, by number or by tier."""
+        if self.priority is not None or self.service_tier is None:
+            return self.priority or 0
+        return TIER_PRIORITIES.get(self.service_tier, 0)
 
     @property
     def generation_prompt(self) -> bool:

@@ -166,6 +166,15 @@ def unavailable(message: str, *, retry_after_s: float | None = None, code: str =
     return ApiError(503, message, type="server_error", code=code, headers=wait)
 
 
+def deadline_unmet(late_s: float = 1.0) -> ApiError:
+    """503: the first token cannot be expected by the deadline that the request names."""
+    return unavailable(
+        "The first token cannot be expected within deadline_ms; try again later, or allow more time.",
+        retry_after_s=late_s,
+        code="deadline_unmet",
+    )
+
+
 def from_invalid_input(error: InvalidInput) -> ApiError:
     """The 400 for a value that text or engine refused; ``field`` becomes ``param``."""
     return ApiError(400, str(error), param=error.field, code=error.code or "invalid_value")

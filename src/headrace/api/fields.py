@@ -78,6 +78,7 @@ class PromptCacheOptions(Request, frozen=True):
 
 
 ServiceTier = Literal["auto", "default", "flex", "scale", "priority", "fast"]
+TIER_PRIORITIES: dict[ServiceTier, int] = {"flex": 100, "priority": -100, "fast": -100}  # others: 0
 
 
 class SamplingFields(Request, frozen=True, kw_only=True):
@@ -125,7 +126,10 @@ class SamplingFields(Request, frozen=True, kw_only=True):
     stream_options: Annotated[
         StreamOptions | None, Meta(description="Only with stream true.", examples=[{"include_usage": True}])
     ] = None
-    user: Annotated[str | None, Meta(description="A label for your end user. Accepted, not used.")] = None
+    user: Annotated[
+        str | None,
+        Meta(description="A label for your end user. Where no API keys are set, the server is shared between them."),
+    ] = None
 
     top_k: Annotated[
         Annotated[int, Meta(ge=-1, le=INT32_MAX)] | None,
@@ -161,6 +165,17 @@ class SamplingFields(Request, frozen=True, kw_only=True):
         bool | None,
         Meta(description="Extension. Return how long each stage took, in the answer or the last chunk. Default false."),
     ] = None
+    priority: Annotated[
+        Annotated[int, Meta(ge=-1000, le=1000)] | None,
+        Meta(description="Extension. Lower is more urgent, and may interrupt what is less so. Default 0."),
+    ] = None
+    deadline_ms: Annotated[
+        Annotated[float, Meta(gt=0, le=1e9)] | None,
+        Meta(
+            description="Extension. The first token is wanted within that many milliseconds; the request is refused "
+            "(503) as soon as that cannot be expected any more."
+        ),
+    ] = None
     cache_salt: Annotated[
         NonEmpty | None,
         Meta(description="Extension. Requests share cached prefixes only with requests of the same salt."),
@@ -181,6 +196,11 @@ class SamplingFields(Request, frozen=True, kw_only=True):
         if self.stop_token_ids:
             params["stop_token_ids"] = tuple(self.stop_token_ids)
         return params
+
+    @property
+    def urgency(self) -> int:
+        """The priority that was asked for."""
+        return self.priority or 0
 
     @property
     def include_usage(self) -> bool:

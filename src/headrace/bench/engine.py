@@ -150,7 +150,7 @@ def bench_engine(
         threads=threads,
         kv_memory=_kv_bytes(path),
         max_batch_tokens=max_batch_tokens,
-        max_step_ms=None,  # it would trade throughput for even gaps between tokens
+        max_step_ms=0,  # it would trade throughput for even gaps between tokens
         prefix_cache=False,
     )
     engine, info = build_engine(options, lambda params: None)

@@ -148,7 +148,7 @@ def compiled_costs(path: str, batch: int, context: int, steps: int, threads: int
         threads: Of the executor.
     """
     options = EngineOptions(
-        path=path, name="bench", executor="compiled", threads=threads, max_running=batch, max_step_ms=None
+        path=path, name="bench", executor="compiled", threads=threads, max_running=batch, max_step_ms=0
     )
     engine, _ = build_engine(options, lambda params: None)
     times, host = _engine_steps(engine, batch, context, steps)

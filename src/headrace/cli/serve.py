@@ -28,6 +28,7 @@ from headrace.errors import InvalidInput
 
 if TYPE_CHECKING:
     from headrace.engine.messages import ReplicaInfo
+    from headrace.gateway.config import ApiKey
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +38,23 @@ class LogFormat(StrEnum):
 
     text = "text"
     json = "json"
+
+
+class Objective(StrEnum):
+    """What to run for."""
+
+    throughput = "throughput"
+    latency = "latency"
+    slo = "slo"
+
+
+class Policy(StrEnum):
+    """Who comes first."""
+
+    fcfs = "fcfs"
+    longest_prefix = "longest-prefix"
+    slo = "slo"
+    fair = "fair"
 
 
 def serve(
@@ -57,18 +75,38 @@ def serve(
     ] = None,
     max_running: Annotated[int, typer.Option(min=1, help="Samples that run at once.")] = 64,
     max_batch_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of a step.")] = 512,
+    objective: Annotated[
+        Objective, typer.Option(help="Long steps, even gaps between tokens, or first tokens in time.")
+    ] = Objective.throughput,
+    slo_ttft_ms: Annotated[float, typer.Option(min=1, help="Service level: to the first token.")] = 1000.0,
+    slo_itl_ms: Annotated[float, typer.Option(min=1, help="Service level: between two tokens.")] = 100.0,
+    policy: Annotated[
+        Policy | None, typer.Option(help="Who comes first, of equal priority; by default what the objective asks for.")
+    ] = None,
+    tenant_weight: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=WEIGHT", help="Share of a tenant, for the policy fair; may be repeated."),
+    ] = None,
     max_step_ms: Annotated[
-        float, typer.Option(min=0, help="Longest step while answers are being written; 0 bounds by tokens alone.")
-    ] = 500.0,
+        float | None,
+        typer.Option(
+            min=0,
+            help="Longest step while answers are being written; 0 bounds by tokens alone; else the objective's.",
+        ),
+    ] = None,
     prefix_cache: Annotated[bool, typer.Option(help="Reuse computed prefixes.")] = True,
     max_queue: Annotated[int, typer.Option(min=0, help="Samples that may wait; more are answered with 429.")] = 512,
     max_body: Annotated[str, typer.Option(help="Largest request body.")] = "8MiB",
     api_key: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY", envvar="HEADRACE_API_KEY", help="Key that callers must show; may be repeated."),
+        typer.Option(
+            metavar="KEY",
+            envvar="HEADRACE_API_KEY",
+            help="Key that callers must show, and behind a blank the tenant's name; may be repeated.",
+        ),
     ] = None,
     api_key_file: Annotated[
-        Path | None, typer.Option(exists=True, dir_okay=False, help="File of keys, one a line.")
+        Path | None, typer.Option(exists=True, dir_okay=False, help="File of keys, one a line, as in --api-key.")
     ] = None,
     cors_origin: Annotated[
         list[str] | None, typer.Option(metavar="ORIGIN", help="Origin whose pages may call, or *; may be repeated.")
@@ -123,7 +161,12 @@ def serve(
         kv_memory=None if kv_memory is None else parse_bytes(kv_memory, "kv_memory"),
         max_running=max_running,
         max_batch_tokens=max_batch_tokens,
-        max_step_ms=max_step_ms or None,
+        objective=objective.value,
+        slo_ttft_ms=slo_ttft_ms,
+        slo_itl_ms=slo_itl_ms,
+        policy=None if policy is None else policy.value,
+        tenant_weights=_weights(tenant_weight or []),
+        max_step_ms=max_step_ms,
         prefix_cache=prefix_cache,
         step_log=None if step_log is None else str(step_log),
         debug=debug,
@@ -157,9 +200,22 @@ def _own_name(model: str, path: Path) -> str:
     return path.stem if path.suffix == ".gguf" and Path(model).exists() else model.rstrip("/").rpartition("/")[2]
 
 
-def _keys(given: list[str], file: Path | None) -> tuple[str, ...]:
+def _keys(given: list[str], file: Path | None) -> tuple[ApiKey, ...]:
+    from headrace.gateway.config import ApiKey
+
     lines = [] if file is None else file.read_text(encoding="utf-8").splitlines()
-    keys = tuple(key.strip() for key in (*given, *lines) if key.strip())
+    keys = tuple(ApiKey.parse(key) for key in (*given, *lines) if key.strip())
     if (given or file is not None) and not keys:
         raise InvalidInput("no key in it; one key a line is expected", field="api_key_file")
     return keys
+
+
+def _weights(given: list[str]) -> dict[str, float]:
+    weights = {}
+    for text in given:
+        name, _, weight = text.rpartition("=")
+        try:
+            weights[name] = float(weight)
+        except ValueError:
+            raise InvalidInput(f"must be like NAME=2, got {text!r:.80}", field="tenant_weight") from None
+    return weights

@@ -6,7 +6,7 @@ import numpy as np
 
 FORGET = 0.98
 PRIOR = 1e-6
-BACKLOG = 256
+BACKLOG = 64
 
 
 class StepCost:
@@ -40,6 +40,12 @@ class StepCost:
         """Seconds that a step would take; 0 while nothing was learned."""
         base, per_token, per_1000_pairs = self.coefficients
         return base + per_token * tokens + per_1000_pairs * (pairs / 1000)
+
+    def prefill_rate(self, tokens: int) -> float:
+        """Tokens a second of a step with so many tokens of a prompt, by what was learned so far; 0: nothing yet."""
+        base, per_token, per_1000_pairs = self._coefficients
+        seconds = base + per_token * tokens + per_1000_pairs * tokens * tokens / 2000
+        return tokens / seconds if seconds else 0.0
 
     def prefill(self, computed: int, pending: int) -> float:
         """Seconds to compute ``pending`` tokens of a sequence behind ``computed`` others, in one step."""

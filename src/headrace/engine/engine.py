@@ -38,6 +38,7 @@ class _Totals:
     step_seconds: float = 0.0
     forward_seconds: float = 0.0
     host_seconds: float = 0.0
+    ended: float = 0.0
 
 
 class Engine:
@@ -125,31 +126,33 @@ class Engine:
 
         Nothing is collected as long as the executor wants more batches ahead.
         """
-        began = time.perf_counter()
+        began = time.monotonic()
+        late = [self._end(s, [], None, Finish("late")) for s in self.scheduler.late(time.monotonic())]
         planned = self.scheduler.plan(self._totals.steps + len(self._submitted) + 1)
         if planned is not None:
             self._submitted.append((self.executor.submit(planned.batch), planned))
         if not self._submitted or (planned is not None and len(self._submitted) <= self.executor.ahead):
-            return []
+            return late
         ticket, oldest = self._submitted.popleft()
         self._totals.steps += 1
-        waiting = time.perf_counter()
+        waiting = time.monotonic()
         try:
             output = self.executor.collect(ticket)
         except Exception as error:
             log.exception("step %d failed with %d rows", ticket.step, oldest.batch.rows)
-            return self._recover(oldest, error)
-        collected = time.perf_counter()
+            return late + self._recover(oldest, error)
+        collected = time.monotonic()
         deltas = self._take_output(oldest, output)
         self._note_times(began, waiting, collected, output.seconds)
-        return deltas
+        return late + deltas
 
     def _note_times(self, began: float, waiting: float, collected: float, forward: float) -> None:
         """Note how long a step took, which began when the last one was collected if there was work."""
         totals = self._totals
         totals.step_seconds = collected - (began if self._collected is None else self._collected)
+        totals.ended = collected
         totals.forward_seconds = forward
-        totals.host_seconds = waiting - began + time.perf_counter() - collected
+        totals.host_seconds = waiting - began + time.monotonic() - collected
         self._collected = collected if self.has_work else None
 
     def stats(self) -> EngineStats:
@@ -163,6 +166,8 @@ class Engine:
             pages_used=held,
             pages_cached=cached,
             pages_free=free,
+            prefill_tokens=scheduler.prefill_tokens,
+            prefill_rate=scheduler.cost.prefill_rate(scheduler.limits.max_batch_tokens),
             prompt_tokens=total.prompt_tokens,
             cached_tokens=total.cached_tokens,
             output_tokens=total.output_tokens,
@@ -171,6 +176,7 @@ class Engine:
             step_seconds=total.step_seconds,
             forward_seconds=total.forward_seconds,
             host_seconds=total.host_seconds,
+            ended=total.ended,
         )
 
     def describe(self) -> dict[str, object]:

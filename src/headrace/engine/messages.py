@@ -13,7 +13,7 @@ import msgspec
 from headrace.engine.sampling_params import SamplingParams
 from headrace.engine.timeline import Timeline
 
-FinishReason = Literal["stop", "length", "abort", "error"]
+FinishReason = Literal["stop", "length", "abort", "late", "error"]
 
 
 class Generate(msgspec.Struct, frozen=True, tag=True):
@@ -29,7 +29,7 @@ class Generate(msgspec.Struct, frozen=True, tag=True):
         salt: Requests share cached prefixes only with requests of the same salt.
         tenant: Whose share of the engine it is served from.
         priority: Lower is more urgent; it may preempt what is less so.
-        deadline: Stamp by which the first token is wanted.
+        deadline: Stamp by which the request is to be scheduled for its first token, or refused.
     """
 
     request: int
@@ -108,6 +108,8 @@ class EngineStats(msgspec.Struct, frozen=True):
         pages_used: Pages that running sequences hold.
         pages_cached: Pages that only the prefix tree holds.
         pages_free: Pages that nobody holds.
+        prefill_tokens: Tokens of waiting sequences, and of those that run what is not computed of their prompts.
+        prefill_rate: Tokens of a prompt that are computed in a second; 0 while nothing is known.
         prompt_tokens: Prompt tokens of admitted sequences.
         cached_tokens: Those of them found in the prefix tree.
         output_tokens: Tokens drawn.
@@ -116,6 +118,7 @@ class EngineStats(msgspec.Struct, frozen=True):
         step_seconds: Duration of the last step: from one batch's collection to the next one's.
         forward_seconds: The executor's time for its batch; the rest of the step is time outside the forward pass.
         host_seconds: Time that planning and looking at results took, hidden by the executor's work or not.
+        ended: Stamp of the collection.
     """
 
     step: int = 0
@@ -124,6 +127,8 @@ class EngineStats(msgspec.Struct, frozen=True):
     pages_used: int = 0
     pages_cached: int = 0
     pages_free: int = 0
+    prefill_tokens: int = 0
+    prefill_rate: float = 0.0
     prompt_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
@@ -132,6 +137,7 @@ class EngineStats(msgspec.Struct, frozen=True):
     step_seconds: float = 0.0
     forward_seconds: float = 0.0
     host_seconds: float = 0.0
+    ended: float = 0.0
 
 
 class PositionLogprobs(msgspec.Struct, frozen=True, array_like=True):
@@ -147,7 +153,8 @@ class Finish(msgspec.Struct, frozen=True, omit_defaults=True):
     """How a sample ended.
 
     Attributes:
-        reason: ``stop`` (end of sequence, stop token or stop string), ``length``, ``abort`` or ``error``.
+        reason: ``stop`` (end of sequence, stop token or stop string), ``length``, ``abort``, ``late`` (it waited beyond
+            its deadline) or ``error``.
         stop: The stop string or stop token id that ended it; None for end of sequence.
         hidden_tokens: Trailing output tokens (0 or 1) that ended it and are no part of the text.
         message: For ``error``.

@@ -31,6 +31,7 @@ class SchedulerLimits:
         max_batch_tokens: Most tokens of a step.
         max_step_seconds: Longest step wanted while sequences decode; None bounds by tokens alone.
         policy: Who is admitted and prefilled first.
+        first_token_seconds: For the policy ``slo``: time to the first token of requests that name none.
         weights: Shares of tenants, for the policy ``fair``; 1 where nothing is said.
     """
 
@@ -38,6 +39,7 @@ class SchedulerLimits:
     max_batch_tokens: int
     max_step_seconds: float | None
     policy: PolicyName = "fcfs"
+    first_token_seconds: float = math.inf
     weights: tuple[tuple[str, float], ...] = ()
 
 
@@ -90,6 +92,16 @@ class Scheduler:
         self._clear(sequence)
         self.shares.leave(sequence.tenant)
         sequence.finished = True
+
+    def late(self, now: float) -> list[Sequence]:
+        """Those that have waited beyond their deadline."""
+        return [s for s in self.waiting if s.deadline < now and s.first_scheduled is None]
+
+    @property
+    def prefill_tokens(self) -> int:
+        """Tokens of waiting sequences, and what is not computed of running ones' prompts."""
+        running = sum([s.pending for s in self.running if s.pending > 1])
+        return running + sum([s.known for s in self.waiting])
 
     def plan(self, step: int) -> Planned | None:
         """Decide the next step, on the understanding that those planned before it will have run.
@@ -216,8 +228,9 @@ class Scheduler:
         name, cached, slack = self.limits.policy, 0, math.inf
         if name == "longest-prefix" and sequence.can_share_prompt:
             cached = self.memory.cached(sequence.salt, sequence.tokens[: sequence.known])
-        elif name == "slo" and sequence.deadline < math.inf:
-            slack = sequence.deadline - now - self.cost.prefill(sequence.computed, sequence.pending)
+        elif name == "slo":
+            wanted = min(sequence.deadline, sequence.queued + self.limits.first_token_seconds)
+            slack = wanted - now - self.cost.prefill(sequence.computed, sequence.pending)
         return Standing(
             arrival=sequence.arrival,
             priority=sequence.priority,

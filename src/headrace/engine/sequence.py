@@ -36,7 +36,7 @@ class Sequence:
         salt: Root of the prefix tree.
         tenant: Whose share it is served from.
         priority: Lower is more urgent.
-        deadline: Monotonic clock by which its first token is wanted; infinite if at no time.
+        deadline: Monotonic clock by which it is to be scheduled, or refused; infinite if it may wait.
         tokens: int32 [limit], prompt and output.
         known: How many of them are known.
         prompt_length: How many of them are prompt.

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, cast
+from typing import Literal, cast, get_args
 
 import msgspec
 import numpy as np
@@ -19,6 +20,8 @@ from headrace.compiler.native.toolchain import ToolchainError
 from headrace.engine.constraint import ConstraintFactory
 from headrace.engine.engine import Engine
 from headrace.engine.messages import ReplicaInfo
+from headrace.engine.objective import Objective, aims
+from headrace.engine.ordering import POLICIES, PolicyName
 from headrace.engine.scheduler import SchedulerLimits
 from headrace.errors import InvalidInput
 from headrace.memory.page_form import PageForm
@@ -83,7 +86,13 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
         kv_memory: Bytes of KV memory; None is a quarter of the free memory, between 256 MiB and 4 GiB.
         max_running: Sequences that run at once.
         max_batch_tokens: Most tokens of a step.
-        max_step_ms: Longest step wanted while sequences decode; None bounds a step by its tokens alone.
+        objective: What to run for; see ``engine.objective``.
+        slo_ttft_ms: Service level: to the first token.
+        slo_itl_ms: Service level: between two tokens.
+        policy: Who comes first; None: what the objective asks for.
+        tenant_weights: Shares of tenants, for the policy ``fair``.
+        max_step_ms: Longest step wanted while sequences decode; 0 bounds a step by its tokens alone, None leaves it to
+            the objective.
         prefix_cache: Keep computed prefixes for later requests.
         step_log: File to which a replica appends each step, as a trace; None writes none.
         debug: Poison freed pages and check the invariants when idle.
@@ -100,7 +109,12 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     kv_memory: int | None = None
     max_running: int = 64
     max_batch_tokens: int = 512
-    max_step_ms: float | None = 500.0
+    objective: Objective = "throughput"
+    slo_ttft_ms: float = 1000.0
+    slo_itl_ms: float = 100.0
+    policy: PolicyName | None = None
+    tenant_weights: dict[str, float] = {}
+    max_step_ms: float | None = None
     prefix_cache: bool = True
     step_log: str | None = None
     debug: bool = False
@@ -114,10 +128,34 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
             value = getattr(self, field)
             if value is not None and not low <= value <= high:
                 raise InvalidInput(f"must be from {low} to {high}, got {value}", field=field)
-        if self.max_step_ms is not None and not self.max_step_ms > 0:
-            raise InvalidInput(
-                f"must be a positive number of milliseconds, got {self.max_step_ms}", field="max_step_ms"
-            )
+        if self.max_step_ms is not None and not 0 <= self.max_step_ms < math.inf:
+            raise InvalidInput(f"must be a number of milliseconds, got {self.max_step_ms}", field="max_step_ms")
+        for field in ("slo_ttft_ms", "slo_itl_ms"):
+            if not 0 < getattr(self, field) < math.inf:
+                raise InvalidInput(f"must be a positive number, got {getattr(self, field)}", field=field)
+        for name, weight in self.tenant_weights.items():
+            if not 0 < weight < math.inf:
+                raise InvalidInput(f"the weight of {name!r:.80} must be positive, got {weight}", field="tenant_weights")
+        self._check_choices()
+
+    def _check_choices(self) -> None:
+        for field, known in (("objective", get_args(Objective)), ("policy", (None, *POLICIES))):
+            value = getattr(self, field)
+            if value not in known:
+                raise InvalidInput(f"must be one of {', '.join(filter(None, known))}, got {value!r:.80}", field=field)
+
+    def limits(self) -> SchedulerLimits:
+        """What the scheduler is to keep to."""
+        wanted = aims(self.objective, self.slo_itl_ms / 1000)
+        step = wanted.max_step_seconds if self.max_step_ms is None else self.max_step_ms / 1000
+        return SchedulerLimits(
+            slots=self.max_running,
+            max_batch_tokens=self.max_batch_tokens,
+            max_step_seconds=step or None,
+            policy=self.policy or wanted.policy,
+            first_token_seconds=self.slo_ttft_ms / 1000,
+            weights=tuple(self.tenant_weights.items()),
+        )
 
     def _check_executor(self) -> None:
         """That nothing is asked of an executor that only the other one does."""
@@ -151,12 +189,7 @@ def build_engine(
     kv_tokens = memory.longest(LONGEST, options.max_batch_tokens)
     context = _context_length(options.context_length, spec.context_length, kv_tokens)
     executor = prepared.build(memory, context)
-    limits = SchedulerLimits(
-        slots=options.max_running,
-        max_batch_tokens=options.max_batch_tokens,
-        max_step_seconds=None if options.max_step_ms is None else options.max_step_ms / 1000,
-    )
-    engine = Engine(spec, executor, memory, limits, context_length=context, constraint_for=constraint_for)
+    engine = Engine(spec, executor, memory, options.limits(), context_length=context, constraint_for=constraint_for)
     info = ReplicaInfo(
         model=options.name,
         executor=prepared.name,

@@ -136,12 +136,12 @@ class Replica:
                 self.engine.check()
 
     def _step(self) -> list[TokenDelta]:
-        began = self._heart.step_began = time.monotonic()
+        self._heart.step_began = time.monotonic()
         deltas = self.engine.step()
         self._heart.step_began = None
         self._heart.step += 1
         if self._step_log is not None:
-            self._step_log.step(began, self.engine.stats(), sum(len(delta.tokens) for delta in deltas))
+            self._step_log.step(self.engine.stats(), sum(len(delta.tokens) for delta in deltas))
         return deltas
 
     def _handle(self, message: Down) -> list[TokenDelta]:

@@ -32,27 +32,29 @@ class StepLog:
             self._file = path.open("a", encoding="utf-8", buffering=1)
         except OSError as error:
             raise InvalidInput(f"cannot write {path}: {error.strerror}", field="step_log") from error
+        self._last = 0
         if not self._file.tell():
             self._file.write("[\n")
         for lane, name in ((PLANNER, "step"), (EXECUTOR, "executor")):
             self._write({"ph": "M", "name": "thread_name", "tid": lane, "args": {"name": name}})
 
-    def step(self, began: float, stats: EngineStats, tokens: int) -> None:
-        """Append a step.
+    def step(self, stats: EngineStats, tokens: int) -> None:
+        """Append a step, unless it was appended before.
 
         Args:
-            began: When it began, seconds of the monotonic clock.
             stats: The engine's, after it.
             tokens: Tokens drawn in it.
         """
+        if stats.step == self._last:
+            return
+        self._last = stats.step
         about = {"step": stats.step, "tokens_drawn": tokens, "running": stats.running, "waiting": stats.waiting}
         for lane, name, seconds in (
             (PLANNER, f"step {stats.step}", stats.step_seconds),
             (EXECUTOR, "forward and sampling", stats.forward_seconds),
         ):
-            self._write(
-                {"ph": "X", "name": name, "tid": lane, "ts": began * MICRO, "dur": seconds * MICRO, "args": about}
-            )
+            began = (stats.ended - seconds) * MICRO
+            self._write({"ph": "X", "name": name, "tid": lane, "ts": began, "dur": seconds * MICRO, "args": about})
         pages = {"used": stats.pages_used, "cached": stats.pages_cached}
         for name, values in (("samples", {"running": stats.running, "waiting": stats.waiting}), ("pages", pages)):
             self._write({"ph": "C", "name": name, "ts": time.monotonic() * MICRO, "args": values})

@@ -60,7 +60,7 @@ class Chat:
         services.generator.check(
             prompt, params, explicit_max=request.sampling()["max_tokens"], fields=("messages", own)
         )
-        job = Job(prompt, params, received, time.monotonic(), request.cache_salt or "")
+        job = Job.of(request, prompt, params, received, http.state.tenant)
         answer = Answer([job], wants_timings=bool(request.timings))
         shape = _Shape(services, request, answer)
         return await serve(

@@ -42,8 +42,7 @@ class Completions:
         for i, prompt in enumerate(prompts):
             field = f"prompt[{i}]" if len(prompts) > 1 else "prompt"
             services.generator.check(prompt, params, explicit_max=request.max_tokens, fields=(field, "max_tokens"))
-        now = time.monotonic()
-        jobs = [Job(prompt, params, received, now, request.cache_salt or "") for prompt in prompts]
+        jobs = [Job.of(request, prompt, params, received, http.state.tenant) for prompt in prompts]
         answer = Answer(jobs, wants_timings=bool(request.timings))
         return await serve(
             http,

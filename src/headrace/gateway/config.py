@@ -2,9 +2,29 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import msgspec
 
 MiB = 1 << 20
+
+
+class ApiKey(msgspec.Struct, frozen=True):
+    """A key that a caller may show.
+
+    Attributes:
+        secret: The key.
+        tenant: Whose it is: the server is shared between tenants.
+    """
+
+    secret: str
+    tenant: str
+
+    @classmethod
+    def parse(cls, line: str) -> ApiKey:
+        """A key, and behind a blank the tenant's name; without one each key is a tenant of its own."""
+        secret, _, tenant = line.strip().partition(" ")
+        return cls(secret, tenant.strip() or f"key-{hashlib.sha256(secret.encode()).hexdigest()[:8]}")
 
 
 class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,7 +44,7 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
         keep_alive: Seconds of silence after which a stream gets a comment line, so that proxies do not cut it.
     """
 
-    api_keys: tuple[str, ...] = ()
+    api_keys: tuple[ApiKey, ...] = ()
     cors_origins: tuple[str, ...] = ()
     max_body_bytes: int = 8 * MiB
     body_timeout: float = 120.0

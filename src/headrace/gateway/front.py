@@ -13,6 +13,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headrace.api.errors import internal_error, unauthorized
+from headrace.gateway.config import ApiKey
 from headrace.gateway.http import error_response
 from headrace.gateway.metrics import Metrics
 
@@ -127,21 +128,23 @@ class Guard:
 
     Args:
         app: The application behind.
-        api_keys: Accepted keys; empty lets everybody in.
+        api_keys: Accepted keys, and whose they are; empty lets everybody in.
     """
 
-    def __init__(self, app: ASGIApp, api_keys: tuple[str, ...]) -> None:
+    def __init__(self, app: ASGIApp, api_keys: tuple[ApiKey, ...]) -> None:
         self._app = app
-        self._keys = tuple(key.encode() for key in api_keys)
+        self._keys = tuple((key.secret.encode(), key.tenant) for key in api_keys)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        if not self._allowed(scope):
+        tenant = self._tenant(scope)
+        if self._keys and tenant is None and scope["path"] not in OPEN_PATHS:
             await error_response(unauthorized())(scope, receive, send)
             return
+        scope.setdefault("state", {})["tenant"] = tenant
         started = False
 
         async def answer(message: Message) -> None:
@@ -157,15 +160,14 @@ class Guard:
             log.exception("a request failed")
             await error_response(internal_error())(scope, receive, send)
 
-    def _allowed(self, scope: Scope) -> bool:
-        if not self._keys or scope["path"] in OPEN_PATHS:
-            return True
+    def _tenant(self, scope: Scope) -> str | None:
+        """Whose key the request shows; None: no good one, or there are no keys."""
         # Header values are bytes that Starlette reads as Latin-1; a key may be any text.
         scheme, _, key = Headers(scope=scope).get("authorization", "").partition(" ")
         shown = key.strip().encode("latin-1")
         # All keys are compared, each in constant time, so that the time tells nothing.
-        matches = [hmac.compare_digest(shown, known) for known in self._keys]
-        return scheme.lower() == "bearer" and any(matches)
+        matches = [name for known, name in self._keys if hmac.compare_digest(shown, known)]
+        return matches[0] if matches and scheme.lower() == "bearer" else None
 
 
 def _pattern(scope: Scope) -> str:

@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from headrace.api.errors import ApiError, internal_error, overloaded, unavailable
+from headrace.api.errors import ApiError, deadline_unmet, internal_error, overloaded, unavailable
+from headrace.api.fields import SamplingFields
+from headrace.engine.admission import expected_prefill
 from headrace.engine.messages import Finish, Generate, PositionLogprobs, TokenDelta
 from headrace.engine.sampling_params import SamplingParams
 from headrace.engine.validation import check_request, check_room
@@ -36,6 +38,9 @@ class Job:
         received: Stamp of the arrival.
         tokenized: Stamp of the tokenization.
         salt: Root of the prefix tree.
+        tenant: Whose share of the engine it is served from.
+        priority: Lower is more urgent.
+        deadline: Stamp by which the first token is wanted, or the request is to be refused.
     """
 
     prompt: Prompt
@@ -43,6 +48,25 @@ class Job:
     received: float
     tokenized: float
     salt: str = ""
+    tenant: str = ""
+    priority: int = 0
+    deadline: float | None = None
+
+    @classmethod
+    def of(
+        cls, request: SamplingFields, prompt: Prompt, params: SamplingParams, received: float, tenant: str | None
+    ) -> Job:
+        """The job of a request whose prompt was just tokenized; without keys, its ``user`` is the tenant."""
+        return cls(
+            prompt,
+            params,
+            received,
+            time.monotonic(),
+            salt=request.cache_salt or "",
+            tenant=tenant if tenant is not None else request.user or "",
+            priority=request.urgency,
+            deadline=None if request.deadline_ms is None else received + request.deadline_ms / 1000,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +140,14 @@ class Generator:
         if explicit_max is not None:
             check_room(len(tokens), explicit_max, context_length=info.context_length, field=fields[1])
 
-    def admit(self, samples: int) -> None:
-        """Take samples into the account of the queue, or refuse them all.
+    def admit(self, jobs: Sequence[Job]) -> None:
+        """Take jobs into the account of the queue, or refuse them all.
 
         Raises:
-            ApiError: 429 when the queue is full, 503 when the engine is not there or the server is ending.
+            ApiError: 429 when the queue is full, 503 when the engine is not there, the server is ending, or a first
+                token cannot be expected by its deadline.
         """
+        samples = sum(job.params.n for job in jobs)
         if self.draining or not self.replica.ready or self.replica.info is None:
             raise self._not_ready()
         slots = self.replica.info.max_running
@@ -130,6 +156,12 @@ class Generator:
         if self._admitted and waiting > self._config.max_queue:
             wait = min(self._sample_seconds * max(1.0, self._admitted / slots), 60.0)
             raise overloaded(wait, f"{self._admitted} samples are running or queued, the limit here; try again later.")
+        deadline = min((job.deadline for job in jobs if job.deadline is not None), default=None)
+        if deadline is not None:
+            tokens = sum(len(job.prompt.tokens) for job in jobs)
+            late = time.monotonic() + expected_prefill(self.replica.stats, tokens) - deadline
+            if late > 0:
+                raise deadline_unmet(late)
         self._admitted += samples
 
     def release(self, samples: int) -> None:
@@ -173,6 +205,9 @@ class Generator:
         finish = delta.finish
         if finish is None:
             return
+        if finish.reason == "late":
+            self._metrics.finished.labels("late").inc()
+            raise deadline_unmet()
         if finish.reason == "error":
             self._metrics.finished.labels("error").inc()
             raise internal_error(f"The engine failed on this request: {finish.message}")
@@ -222,4 +257,7 @@ def _message(job: Job, routed: float) -> Generate:
         tokenized=job.tokenized,
         routed=routed,
         salt=job.salt,
+        tenant=job.tenant,
+        priority=job.priority,
+        deadline=job.deadline,
     )

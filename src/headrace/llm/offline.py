@@ -96,7 +96,7 @@ class LLM:
                 kv_memory=kv_memory,
                 max_running=max_num_seqs,
                 max_batch_tokens=max_num_batched_tokens,
-                max_step_ms=None,  # nobody watches the gap between tokens here
+                max_step_ms=0,  # nobody watches the gap between tokens here
                 prefix_cache=enable_prefix_caching,
             )
             with load_progress() as loaded:
