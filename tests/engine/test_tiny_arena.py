@@ -69,37 +69,35 @@ def mix(seed, prefix_cache):
             if rng.random() < 0.05:
                 text[rng.randrange(len(text))] = POISON
             stops = rng.sample(range(VOCAB), rng.choice([0, 0, 20]))
-            prompts[number] = text, count, stops
-            params = SamplingParams(temperature=0, max_tokens=count, stop_token_ids=stops)
+            params = SamplingParams(temperature=0, max_tokens=count, stop_token_ids=stops, n=rng.choice([1, 1, 3]))
+            prompts[number] = text, params
             about = {"priority": rng.randint(0, 1), "tenant": rng.choice("ab"), "deadline": rng.choice([None, 1e12])}
             collect(engine, results, engine.add(request(number, text, params, **about)))
         elif prompts and rng.random() < 0.03:
             number = rng.randrange(len(prompts))
-            if number not in results or results[number, 0].finish is None:
-                gone.add(number)
+            gone.add(number)
             engine.abort([number])
         elif not engine.has_work and len(prompts) == todo:
             break
         collect(engine, results, engine.step())
-        for number, (text, _, _) in prompts.items():
+        for number, (text, _) in prompts.items():
             if (number, 0) in results and results[number, 0].finish is not None and len(seen) < 8:
                 seen.append(text + results[number, 0].tokens)
         if turn % 7 == 0:
             engine.check()
     assert not engine.has_work, f"mix {seed} never ends"
     engine.check()
-    for number, (text, count, stops) in prompts.items():
-        wanted = expected(groups, text, count)
-        wanted = wanted[: next((i + 1 for i, token in enumerate(wanted) if token in stops), count)]
-        result = results.get((number, 0), Result())
-        failed = result.finish is not None and result.finish.reason == "error"
-        whole = result.tokens == wanted
-        part = result.tokens == wanted[: len(result.tokens)] and (number in gone or failed)
-        assert whole or part, f"mix {seed}, request {number}"
-        assert not failed or POISON in text + wanted or executor.fault.alone, (
-            f"mix {seed}, request {number} failed without cause"
-        )
-        assert number in gone or failed or POISON not in text, f"mix {seed}, request {number} should have failed"
+    for number, (text, params) in prompts.items():
+        wanted = expected(groups, text, params.max_tokens)
+        ends = [i + 1 for i, token in enumerate(wanted) if token in params.stop_token_ids]
+        wanted = wanted[: min(ends, default=None)]
+        for index in range(params.n):
+            where, result = f"mix {seed}, request {number}", results.get((number, index), Result())
+            failed = result.finish is not None and result.finish.reason == "error"
+            part = result.tokens == wanted[: len(result.tokens)] and (number in gone or failed)
+            assert result.tokens == wanted or part, where
+            assert not failed or POISON in text + wanted or executor.fault.alone, f"{where} failed without cause"
+            assert number in gone or failed or POISON not in text, f"{where} should have failed"
     memory.tree.evict(1 << 40)
     assert memory.arena.free_slabs == memory.arena.slabs, f"mix {seed} leaves something behind"
     return engine.scheduler.preemptions

@@ -257,6 +257,8 @@ class Scheduler:
         if not self._make_way(plan, sequence, held):
             self.memory.release(held)
             return False
+        if self._fork(sequence, held):
+            computed = sequence.prompt_length - 1
         self.waiting.remove(sequence)
         bisect.insort(self.running, sequence, key=RANK)
         sequence.slot = self._free_slots.pop()
@@ -271,6 +273,13 @@ class Scheduler:
             if len(row):
                 plan.pages.append((sequence, PageWrite(sequence.slot, 0, row, group)))
         return True
+
+    def _fork(self, sequence: Sequence, held: Holding) -> bool:
+        """Take the prompt but for its last token, behind which it draws, from its leader; False if that cannot be."""
+        leader, tokens = sequence.leader, sequence.prompt_length - 1
+        if leader is None or leader.slot == NO_SLOT or leader.computed < tokens or sequence.known > tokens + 1:
+            return False
+        return self.memory.prefix_cache and self.memory.fork(leader.held, held, tokens)
 
     def _make_way(self, plan: Plan, sequence: Sequence, held: Holding) -> bool:
         """Whether a sequence can start, after less urgent ones have gone, if need be."""

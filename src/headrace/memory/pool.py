@@ -164,6 +164,10 @@ class Pool:
         del self._slabs[slab]
         self.arena.give(slab)
 
+    def copy(self, source: int, target: int) -> None:
+        """The bytes of one page go to another one, given by handles."""
+        self._journal.append(PageCopy(self.group, int(self.page_table[source]), int(self.page_table[target])))
+
     def _place(self, handle: int, offset: int) -> None:
         self.page_table[handle] = offset
         self._slabs[self._slab_of(offset)][offset] = handle

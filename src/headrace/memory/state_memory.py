@@ -210,6 +210,34 @@ class StateMemory:
         held.reach = min((len(row) * self.page_tokens for row in rows), default=sys.maxsize)
         return writes
 
+    def fork(self, source: Holding, held: Holding, tokens: int) -> bool:
+        """Let a sequence begin behind tokens that another one has computed, whose last page is not full.
+
+        Both will write into that page, so this one gets a copy.
+
+        Args:
+            source: What the other one holds.
+            held: What this one holds: the whole pages before.
+            tokens: How many are the same in both.
+
+        Returns:
+            Whether it was possible: not for states, which cannot be taken back to an earlier token.
+        """
+        page = tokens // self.page_tokens
+        rows = zip(source.rows, held.rows, strict=False)
+        there = all(len(row) > page and row[page] != NO_PAGE and len(own) == page for row, own in rows)
+        if self.has_states or not there or not source.rows or tokens % self.page_tokens == 0:
+            return False
+        if not self._make_room([1] * len(self.groups)):
+            return False
+        for n, pool in enumerate(self.pools):
+            own = held.rows[n]
+            new = pool.allocate(1, int(own[-1]) if page and own[-1] != NO_PAGE else None)
+            pool.copy(int(source.rows[n][page]), int(new[0]))
+            held.rows[n] = np.concatenate([own, new])
+        held.reach = (page + 1) * self.page_tokens
+        return True
+
     def settle(self, held: Holding) -> list[RowWrite]:
         """What a step wrote is the sequence's state from now on; the page that the step read is given back."""
         writes = []
