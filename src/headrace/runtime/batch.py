@@ -14,6 +14,7 @@ In it every token sees the tokens of its own sequence at its own position and be
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections import deque
 from dataclasses import dataclass, field
@@ -176,6 +177,16 @@ def _decode_shape(rows: int) -> tuple[IntArray, IntArray, npt.NDArray[np.bool_]]
     for array in shape:
         array.flags.writeable = False
     return shape
+
+
+def bare_batch(step: int, commands: tuple[PageCommand, ...]) -> Batch:
+    """A batch without rows, for commands that must not wait for rows to compute."""
+    return dataclasses.replace(decode_batch(step, commands, (), [], []), decode=False)
+
+
+def empty_output(step: int) -> StepOutput:
+    """What a batch without rows produces."""
+    return StepOutput(step, np.empty(0, np.int32), np.empty(0, np.int32), (), ())
 
 
 def whole_prompt(tokens: IntArray, page_tokens: int, form: PageForm) -> Batch:

@@ -19,7 +19,15 @@ from headrace.models.checkpoint import Checkpoint
 from headrace.models.spec import ModelSpec
 from headrace.quant.recipes import Recipe
 from headrace.runtime.artifacts import open_model, open_weights
-from headrace.runtime.batch import Batch, BatchQueue, StepOutput, Ticket, TokenLogprobs, whole_prompt
+from headrace.runtime.batch import (
+    Batch,
+    BatchQueue,
+    StepOutput,
+    Ticket,
+    TokenLogprobs,
+    empty_output,
+    whole_prompt,
+)
 from headrace.runtime.compile import CompiledModel
 from headrace.runtime.native_program import SLACK, Bound, NativeProgram, Tiles, aligned
 from headrace.runtime.native_sampler import Drawn, NativeSampler
@@ -187,7 +195,8 @@ class CompiledExecutor:
         self._selected = self._logits[:0]
         self._ones = np.ones(slots, np.int32)
         self._queue = BatchQueue()
-        self._running: _Running | Exception | None = None  # of the oldest batch, or why it could not begin
+        # Of the oldest batch: how it runs, why it could not begin, or nothing because it has no rows.
+        self._running: _Running | Exception | None = None
 
     def submit(self, batch: Batch) -> Ticket:
         """Take a batch; it begins at once if no other is there."""
@@ -206,9 +215,9 @@ class CompiledExecutor:
         batch = self._queue.take(ticket)
         running, self._running = self._running, None
         try:
-            if not isinstance(running, _Running):
-                raise running or RuntimeError("a batch was never begun")
-            output = self._finish(batch, running)
+            if isinstance(running, Exception):
+                raise running
+            output = empty_output(batch.step) if running is None else self._finish(batch, running)
         except Exception:
             self._queue.clear()
             raise
@@ -221,13 +230,13 @@ class CompiledExecutor:
         begun = time.perf_counter()
         try:
             self._apply(batch)
-            step, draws = self._prepare(batch), self._draws(batch)
-            self._select(step, draws.last)
-            self.program.start(step.sizes, step.bound, step.tiles)
+            if batch.rows:
+                step, draws = self._prepare(batch), self._draws(batch)
+                self._select(step, draws.last)
+                self.program.start(step.sizes, step.bound, step.tiles)
+                self._running = _Running(step, draws, begun)
         except Exception as error:  # it is the batch's, not of whoever happens to call
             self._running = error
-        else:
-            self._running = _Running(step, draws, begun)
 
     def _finish(self, batch: Batch, running: _Running) -> StepOutput:
         step, draws = running.step, running.draws

@@ -22,6 +22,7 @@ from headrace.runtime.batch import (
     StepOutput,
     Ticket,
     TokenLogprobs,
+    empty_output,
     whole_prompt,
 )
 from headrace.runtime.eager_state import STATE_ROW, GroupPages, PagedState, Row
@@ -103,6 +104,8 @@ class EagerExecutor:
             with torch.inference_mode():
                 self._apply(batch)
                 rows = self._rows(batch)
+                if not rows:
+                    return empty_output(batch.step)
                 hidden = self._forward(batch, rows)
                 return self._output(batch, rows, hidden, begin)
         except Exception:
