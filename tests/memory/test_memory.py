@@ -214,7 +214,7 @@ def hit(mem, key, tokens):
 
 
 def test_nothing_is_handed_out_beyond_the_capacity():
-    mem = memory(4 * 96, most_pages=5)
+    mem = memory(4 * 96, most_pages=[5])
     held = Holding()
     assert mem.grow(held, 5 * PAGE) is not None
     assert mem.grow(Holding(), 1) is None
@@ -224,7 +224,7 @@ def test_nothing_is_handed_out_beyond_the_capacity():
 
 
 def test_eviction_takes_what_was_not_used_for_longest():
-    mem = memory(96, most_pages=4)
+    mem = memory(96, most_pages=[4])
     for n in range(4):
         filled(mem, "key", [n] * PAGE)
     assert mem.match("key", array([0] * 5))[1] == PAGE  # used again, and held

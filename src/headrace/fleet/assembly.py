@@ -291,7 +291,7 @@ def _memory(options: EngineOptions, spec: ModelSpec, forms: Sequence[PageForm], 
         [MemoryGroup(g.by_token, form, g.window) for g, form in zip(spec.state_groups, forms, strict=True)],
         nbytes=nbytes,
         page_tokens=PAGE_TOKENS,
-        most_pages=most,
+        most_pages=None if most is None else [most],
         prefix_cache=options.prefix_cache,
         poison=options.debug,
     )

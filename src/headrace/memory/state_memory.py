@@ -74,7 +74,7 @@ class StateMemory:
         groups: The model's state groups; their forms have one slab size.
         nbytes: Bytes in all, as far as they make whole slabs; at least one slab a group.
         page_tokens: Tokens of a page.
-        most_pages: Most pages of a single group; None: as many as there is room for.
+        most_pages: Most pages of each group; None: as many as there is room for.
         prefix_cache: Keep the pages of finished sequences for others with the same prefix.
         poison: Have freed pages overwritten with NaN (for tests).
     """
@@ -85,7 +85,7 @@ class StateMemory:
         *,
         nbytes: int,
         page_tokens: int,
-        most_pages: int | None = None,
+        most_pages: Sequence[int] | None = None,
         prefix_cache: bool = True,
         poison: bool = False,
     ) -> None:
@@ -100,7 +100,14 @@ class StateMemory:
         self.arena = Arena(self._slabs, self.groups[0].form.slab_bytes)
         self._journal: list[PageCommand] = []
         self.pools = [
-            Pool(self.arena, group.form, group=n, capacity=self._most_pages, journal=self._journal, poison=self._poison)
+            Pool(
+                self.arena,
+                group.form,
+                group=n,
+                capacity=None if self._most_pages is None else self._most_pages[n],
+                journal=self._journal,
+                poison=self._poison,
+            )
             for n, group in enumerate(self.groups)
         ]
         cached = []
@@ -312,10 +319,17 @@ class StateMemory:
             handles = all(count <= pool.capacity - pool.used for pool, count in zip(self.pools, counts, strict=True))
             if handles and slabs <= self.arena.free_slabs:
                 return True
-            if handles and self._compact():
+            if handles and self._packed(counts) <= self.arena.slabs and self._compact(counts):
                 continue
-            if not self.tree.evict(self._short(counts)):
+            # What another kind leaves can be used slab by slab alone, so fewer pages would seldom do.
+            least = self.arena.slab_bytes if handles and len(self.pools) > 1 else 0
+            if not self.tree.evict(max(least, self._short(counts))):
                 return False
+
+    def _packed(self, counts: Sequence[int]) -> int:
+        """Slabs that all pages in use and so many more take if none has room to spare."""
+        pairs = zip(self.pools, counts, strict=True)
+        return sum(-(-(pool.used + count) // pool.form.slab_pages) for pool, count in pairs)
 
     def _slabs_to_spread(self, counts: Sequence[int]) -> int:
         """Slabs that are free beyond need. With several groups a quarter is left: each may need one suddenly."""
@@ -331,11 +345,14 @@ class StateMemory:
             handles += max(0, count - (pool.capacity - pool.used)) * pool.form.page_bytes
         return max(1, handles, room - self.arena.free_slabs * self.arena.slab_bytes)
 
-    def _compact(self) -> bool:
-        """Empty the slab that takes the fewest bytes to move; False if there is none whose pages fit elsewhere."""
+    def _compact(self, counts: Sequence[int]) -> bool:
+        """Empty the slab that takes the fewest bytes to move, of a pool with room for its own new pages and a slab's.
+
+        So each slab that an allocation takes makes at most one other slab's pages move.
+        """
         best: tuple[int, Pool, int] | None = None
-        for pool in self.pools:
-            found = pool.emptiest()
+        for pool, count in zip(self.pools, counts, strict=True):
+            found = pool.emptiest() if pool.room - count >= pool.form.slab_pages else None
             if found is not None and (best is None or found[1] * pool.form.page_bytes < best[0]):
                 best = found[1] * pool.form.page_bytes, pool, found[0]
         if best is None:
