@@ -156,7 +156,7 @@ class Pool:
 
     def vacate(self, slab: int) -> None:
         """Move a slab's pages into other slabs with free pages, and give the slab back."""
-        self._room -= len(self._spare.pop(slab))
+        self._room -= len(self._spare.pop(slab, ()))
         for offset, handle in self._slabs[slab].items():
             target = self._take_any()
             self._journal.append(PageCopy(self.group, offset, target))
