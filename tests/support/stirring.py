@@ -11,8 +11,7 @@ def stir(engine, seed=0):
     plan, moved = scheduler.plan, []
 
     def stirred(step):
-        for pool in scheduler.memory.pools:
-            moved.append(vacate_any(pool, rng))
+        moved.extend(vacate_any(pool, rng) for pool in scheduler.memory.pools)
         return plan(step)
 
     scheduler.plan = stirred
