@@ -185,7 +185,12 @@ class Pool:
 
     def _take_any(self) -> int:
         slab = next(reversed(self._spare))
-        return self._take(slab, self._spare[slab][-1])
+        offsets = self._spare[slab]
+        offset = offsets.pop()
+        if not offsets:
+            del self._spare[slab]
+        self._room -= 1
+        return offset
 
     def _take(self, slab: int, offset: int) -> int:
         offsets = self._spare[slab]

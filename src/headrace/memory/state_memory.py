@@ -16,6 +16,8 @@ from headrace.memory.prefix_tree import CachedGroup, PrefixTree
 
 # Of a state's row: the page that a step reads, and the one that it writes.
 READ, WRITE = 0, 1
+# Pages in use for each free one in a pool's slabs, before it takes slabs that it could do without.
+FILLED = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +211,7 @@ class StateMemory:
             row = held.rows[n]
             after = int(row[-1]) if group.by_token and len(row) and row[-1] != NO_PAGE else None
             wanted, before = pool.slabs_for(count), self.arena.free_slabs
-            new = pool.allocate(count, after, spread)
+            new = pool.allocate(count, after, spread if self._may_spread(pool) else 0)
             spread -= before - self.arena.free_slabs - wanted
             if group.by_token:
                 held.rows[n] = np.concatenate([row, new])
@@ -337,9 +339,12 @@ class StateMemory:
 
     def _slabs_to_spread(self, counts: Sequence[int]) -> int:
         """Slabs that are free beyond need. With several groups a quarter is left: each may need one suddenly."""
-        needed = sum(pool.slabs_for(count) for pool, count in zip(self.pools, counts, strict=True))
         left = self.arena.slabs // 4 if len(self.groups) > 1 else 0
-        return max(0, self.arena.free_slabs - needed - left)
+        return max(0, self.arena.free_slabs - sum(map(Pool.slabs_for, self.pools, counts)) - left)
+
+    def _may_spread(self, pool: Pool) -> bool:
+        """Whether a pool may take slabs beyond need: another kind, which may want them soon, would make pages move."""
+        return len(self.pools) == 1 or FILLED * pool.room <= pool.used
 
     def _short(self, counts: Sequence[int]) -> int:
         """Bytes that must at least become free."""
