@@ -42,7 +42,7 @@ def test_shares_add_up_to_the_arena(model, prefix_cache):
     for _ in range(15):
         simulation.run(0, 10)
         simulation.scheduler.check()
-        use = bytes_in_use(simulation.memory, simulation.scheduler.running, {})
+        use = bytes_in_use(simulation.memory, simulation.scheduler.running)
         assert sum(use.values()) == pytest.approx(1)
         assert all(share >= 0 for share in use.values())
         useful = use["useful"] * simulation.memory.arena.nbytes

@@ -6,6 +6,7 @@ to be counted. Requests are always waiting, so from some moment on the arena is 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Many
@@ -165,17 +166,17 @@ class Simulation:
         planned = self.scheduler.plan(step)
         if planned is None:
             raise RuntimeError("nothing runs although requests wait")
-        self._note(*planned)
-        for sequence, count in planned[1].items():
-            self.scheduler.computed(sequence, count)
-            sequence.fresh_slot = False
-            if sequence.pending == 0:
-                sequence.tokens.append((7919 * sequence.arrival + len(sequence.tokens)) % VOCABULARY)
-                if len(sequence.tokens) == sequence.limit:
+        sequences = [sequence for sequence, _ in planned.rows]
+        self._note(planned.batch, sequences)
+        for sequence in sequences:
+            if sequence.drawing:
+                sequence.tokens[sequence.known] = (7919 * sequence.arrival + sequence.known) % VOCABULARY
+                sequence.known, sequence.drawing = sequence.known + 1, 0
+                if sequence.known == sequence.limit:
                     self.scheduler.remove(sequence)
                     self.record.finished += 1
 
-    def _note(self, batch: Batch, counts: dict[Sequence, int]) -> None:
+    def _note(self, batch: Batch, sequences: Many[Sequence]) -> None:
         record, memory = self.record, self.memory
         held = [pool.held * pool.form.page_bytes for pool in memory.pools]
         record.running.append(len(self.scheduler.running))
@@ -185,17 +186,17 @@ class Simulation:
         copies = [command for command in batch.commands if isinstance(command, PageCopy)]
         record.moved.append(sum(memory.pools[copy.group].form.page_bytes for copy in copies))
         record.planning.append(memory.seconds)
-        record.read.append(self._read_bytes(counts))
+        record.read.append(self._read_bytes(sequences))
         if memory.refused:
-            record.uses.append(bytes_in_use(memory, self.scheduler.running, counts))
+            record.uses.append(bytes_in_use(memory, self.scheduler.running))
 
-    def _read_bytes(self, counts: dict[Sequence, int]) -> float:
+    def _read_bytes(self, sequences: Many[Sequence]) -> float:
         """Bytes of weights and state that a step reads at least."""
-        lengths = np.array([sequence.computed for sequence in counts])
+        lengths = np.array([sequence.computed for sequence in sequences])
         found = self.model.read_bytes
         for group in self.model.groups:
             seen = np.minimum(lengths, group.window) if group.window else lengths
-            items = int(seen.sum()) if group.by_token else len(counts)
+            items = int(seen.sum()) if group.by_token else len(sequences)
             found += items * group.item_bytes(ITEM_BYTES)
         return found
 
@@ -218,7 +219,9 @@ def requests(longest: int, seed: int) -> Iterator[tuple[list[int], int]]:
         yield tokens[: int(0.75 * longest)], min(int(output) + 1, int(0.25 * longest))
 
 
-def _sequence(number: int, tokens: list[int], output: int) -> Sequence:
+def _sequence(number: int, prompt: list[int], output: int) -> Sequence:
+    tokens = np.zeros(len(prompt) + output, np.int32)
+    tokens[: len(prompt)] = prompt
     return Sequence(
         request=number,
         index=0,
@@ -226,10 +229,14 @@ def _sequence(number: int, tokens: list[int], output: int) -> Sequence:
         params=SamplingParams(),
         sampling=SlotSampling(),
         stop_ids=frozenset(),
-        limit=len(tokens) + output,
+        limit=len(tokens),
         salt="",
+        tenant="",
+        priority=0,
+        deadline=math.inf,
         tokens=tokens,
-        prompt_length=len(tokens),
+        known=len(prompt),
+        prompt_length=len(prompt),
         constraint=None,
         leader=None,
         queued=0.0,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from collections.abc import Sequence as Many
 
 import numpy as np
@@ -15,23 +14,22 @@ from headrace.runtime.batch import IntArray
 LOST = ("not computed", "behind windows", "cached", "free pages", "rests of slabs", "free slabs")
 
 
-def bytes_in_use(memory: StateMemory, running: Many[Sequence], counts: Mapping[Sequence, int]) -> dict[str, float]:
+def bytes_in_use(memory: StateMemory, running: Many[Sequence]) -> dict[str, float]:
     """Shares of an arena; they add up to 1.
 
-    ``useful`` is what this step or a later one of a running sequence reads; a page that several share counts once. The
+    ``useful`` is what a later step of a running sequence reads; a page that several share counts once. The
     rest is lost: positions ``not computed`` yet, those ``behind windows``, pages that only the prefix tree holds
     (``cached``), ``free pages``, ``rests of slabs``, ``free slabs``.
 
     Args:
         memory: The arena's.
         running: Sequences that have a slot.
-        counts: Tokens that each computes in the step just planned; they count as computed.
     """
     arena = memory.arena
     found: dict[str, float] = dict.fromkeys(("useful", *LOST), 0.0)
     found["free slabs"] = arena.free_slabs * arena.slab_bytes
     for n, pool in enumerate(memory.pools):
-        computed, again = _positions(memory, n, running, counts)
+        computed, again = _positions(memory, n, running)
         tokens = memory.page_tokens if memory.groups[n].by_token else 1
         page = pool.form.page_bytes
         found["useful"] += again * page / tokens
@@ -43,7 +41,7 @@ def bytes_in_use(memory: StateMemory, running: Many[Sequence], counts: Mapping[S
     return {name: some / arena.nbytes for name, some in found.items()}
 
 
-def _positions(memory: StateMemory, n: int, running: Many[Sequence], counts: Mapping[Sequence, int]) -> tuple[int, int]:
+def _positions(memory: StateMemory, n: int, running: Many[Sequence]) -> tuple[int, int]:
     """Positions of a group's held pages that are computed, and those of them that are read again."""
     group, tokens = memory.groups[n], memory.page_tokens
     end = np.zeros(memory.pools[n].capacity, np.int32)
@@ -56,7 +54,6 @@ def _positions(memory: StateMemory, n: int, running: Many[Sequence], counts: Map
         there = np.flatnonzero(row != NO_PAGE)
         handles, starts = row[there], there * tokens
         first = max(0, sequence.computed - group.window + 1) if group.window else 0
-        reached = sequence.computed + counts.get(sequence, 0)
-        np.maximum.at(end, handles, np.clip(reached - starts, 0, tokens))
+        np.maximum.at(end, handles, np.clip(sequence.computed - starts, 0, tokens))
         np.minimum.at(begin, handles, np.clip(first - starts, 0, tokens))
     return int(end.sum()), int(np.maximum(end - begin, 0).sum())

@@ -8,11 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headrace.cli.bench_compare import compare
-<<<<<<< HEAD
-from headrace.cli.bench_overhead import overhead
-=======
 from headrace.cli.bench_memory import memory
->>>>>>> 2f8353c (headrace bench memory: how full the arena gets, beside other schemes)
+from headrace.cli.bench_overhead import overhead
 from headrace.cli.bench_quality import quality
 from headrace.cli.bench_serve import serve
 from headrace.cli.options import (
@@ -46,11 +43,8 @@ app = typer.Typer(
 app.command()(serve)
 app.command()(compare)
 app.command()(quality)
-<<<<<<< HEAD
 app.command()(overhead)
-=======
 app.command()(memory)
->>>>>>> 2f8353c (headrace bench memory: how full the arena gets, beside other schemes)
 
 
 @app.command()

@@ -106,10 +106,6 @@ class StateMemory:
                 self.arena,
                 group.form,
                 group=n,
-            Pool(
-                self.arena,
-                group.form,
-                group=n,
                 capacity=None if self._most_pages is None else self._most_pages[n],
                 journal=self._journal,
                 poison=self._poison,
