@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import numpy as np
@@ -151,8 +152,10 @@ class Pool:
         """The slab that the fewest moves would empty, and how many; None if its pages fit nowhere else."""
         if self._room < self.form.slab_pages:
             return None
-        slab = max(self._spare, key=lambda slab: len(self._spare[slab]))
-        return slab, len(self._slabs[slab])
+        free = list(map(len, self._spare.values()))
+        most = max(free)
+        slab = next(itertools.islice(self._spare, free.index(most), None))
+        return slab, self.form.slab_pages - most
 
     def vacate(self, slab: int) -> None:
         """Move a slab's pages into other slabs with free pages, and give the slab back."""
