@@ -181,8 +181,6 @@ def test_compiled_outputs_are_the_same_to_the_last_bit(smollm2):
     prompts = [rng.integers(20, 49_000, n).tolist() for n in (150, 3, 47, 280, 16)]
 
     def build():
-        return engine_for(
-            smollm2, executor="compiled", recipe="int8", kv_memory=256 << 20, threads=1, **STEPS
-        )
+        return engine_for(smollm2, executor="compiled", recipe="int8", kv_memory=256 << 20, threads=1, **STEPS)
 
     assert_same(build, prompts, 100)
