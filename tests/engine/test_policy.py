@@ -46,8 +46,12 @@ def test_without_decodes_or_a_limit_tokens_alone_count():
     assert budget(lambda tokens, pairs: 1e9, max_seconds=None) == 508
 
 
-def test_the_last_to_arrive_is_preempted():
-    assert policy.victim([3, 9, 4]) == 1
+def test_only_prompts_more_urgent_than_all_that_decode_may_make_them_wait():
+    budget = policy.Budget(room=500, bounded=100, most_urgent=0)
+    assert [budget.left(priority) for priority in (-1, 0, 1)] == [500, 100, 100]
+    budget.take(120)
+    assert [budget.left(priority) for priority in (-1, 0)] == [380, -20]
+    assert policy.Budget(room=500, bounded=500, most_urgent=None).left(7) == 500
 
 
 def test_admission_leaves_a_page_for_each_that_runs():

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
 
 
 def prefill_budget(
@@ -44,6 +45,34 @@ def prefill_budget(
     return low
 
 
+@dataclass(slots=True)
+class Budget:
+    """Prompt tokens that may still join a step.
+
+    The bound on a step's time is for those that decode. A prompt that is more urgent than all of them need not
+    heed it.
+
+    Attributes:
+        room: As many fit into a step.
+        bounded: As many as the time allows.
+        most_urgent: Lowest priority of those that decode; None: nobody does.
+    """
+
+    room: int
+    bounded: int
+    most_urgent: int | None
+
+    def left(self, priority: int) -> int:
+        """Tokens for a sequence of this priority."""
+        urgent = self.most_urgent is None or priority < self.most_urgent
+        return self.room if urgent else min(self.room, self.bounded)
+
+    def take(self, tokens: int) -> None:
+        """So many are taken."""
+        self.room -= tokens
+        self.bounded -= tokens
+
+
 def chunk(computed: int, pending: int, budget: int, granule: int) -> int:
     """How many of a prompt's tokens join a step.
 
@@ -59,11 +88,6 @@ def chunk(computed: int, pending: int, budget: int, granule: int) -> int:
     count = min(pending, budget)
     rounded = (computed + count) // granule * granule - computed
     return rounded if rounded > 0 else count
-
-
-def victim(arrivals: Sequence[int]) -> int:
-    """Index of the sequence to preempt: the last to arrive, which loses the least work and keeps the order fair."""
-    return max(range(len(arrivals)), key=arrivals.__getitem__)
 
 
 def may_admit(*, running: int, fits: Callable[[int], bool]) -> bool:

@@ -163,8 +163,8 @@ class Scheduler:
         if self.waiting or len(plan.counts) < len(self.running):
             now = time.monotonic()
             budget = self._prefill_budget(plan)
-            budget = self._plan_prefill(plan, budget, now)
-            if budget > 0 and self.waiting:
+            self._plan_prefill(plan, budget, now)
+            if self.waiting:
                 self._admit(plan, budget, now)
 
     def _plan_decode(self, plan: Plan) -> None:
@@ -175,9 +175,9 @@ class Scheduler:
             if sequence.computed < sequence.held.reach or self._grow(plan, sequence, 1):
                 plan.counts[sequence] = 1
 
-    def _prefill_budget(self, plan: Plan) -> int:
+    def _prefill_budget(self, plan: Plan) -> policy.Budget:
         chunked = [s for s in self.running if s.pending > 1]
-        return policy.prefill_budget(
+        bounded = policy.prefill_budget(
             max_tokens=self.limits.max_batch_tokens,
             decode_rows=len(plan.counts),
             decode_pairs=sum(s.computed + 1 for s in plan.counts),
@@ -186,12 +186,14 @@ class Scheduler:
             estimate=self.cost.estimate,
             granule=self.memory.page_tokens,
         )
+        most_urgent = min((s.priority for s in plan.counts), default=None)
+        return policy.Budget(max(self.limits.max_batch_tokens - len(plan.counts), 0), bounded, most_urgent)
 
-    def _plan_prefill(self, plan: Plan, budget: int, now: float) -> int:
+    def _plan_prefill(self, plan: Plan, budget: policy.Budget, now: float) -> None:
         for sequence in self._in_order([s for s in self.running if s.pending > 1], now):
-            if budget > 0 and sequence.slot != NO_SLOT:
-                budget -= self._take_chunk(plan, sequence, budget)
-        return budget
+            left = budget.left(sequence.priority)
+            if left > 0 and sequence.slot != NO_SLOT:
+                budget.take(self._take_chunk(plan, sequence, left))
 
     def _take_chunk(self, plan: Plan, sequence: Sequence, budget: int) -> int:
         granule = self.memory.page_tokens if self.memory.has_states else 1
@@ -201,20 +203,21 @@ class Scheduler:
         plan.counts[sequence] = count
         return count
 
-    def _admit(self, plan: Plan, budget: int, now: float) -> None:
+    def _admit(self, plan: Plan, budget: policy.Budget, now: float) -> None:
         if not self._free_slots and self.waiting[0].priority >= self.running[-1].priority:
             return
         for sequence in self._in_order(self.waiting, now):
-            if budget <= 0:
+            left = budget.left(sequence.priority)
+            if left <= 0:
                 return
             if self._waits_for_leader(sequence):
                 continue
             if not self._start(plan, sequence):
                 return  # strictly in order: a smaller one behind must not starve it
-            taken = self._take_chunk(plan, sequence, budget)
+            taken = self._take_chunk(plan, sequence, left)
             if not taken:
                 return
-            budget -= taken
+            budget.take(taken)
 
     def _in_order(self, sequences: list[Sequence], now: float) -> list[Sequence]:
         """Sequences, sorted by rank, in the order of the policy."""
