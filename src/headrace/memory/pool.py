@@ -26,6 +26,7 @@ class Pool:
         page_table  96    -1    0     32        byte offset in the arena, -1: not in use
         references  2     0     0     1         sequences that hold it
         cached      yes   no    yes   no        whether the prefix tree holds it
+        pins        0     0     0     1         transfers that read or write it where it lies: it does not move
 
     Args:
         arena: Where slabs come from.
@@ -55,7 +56,9 @@ class Pool:
         self.page_table = np.full(self.capacity, NO_OFFSET, np.int64)
         self.references = np.zeros(self.capacity, np.int32)
         self.cached = np.zeros(self.capacity, np.bool_)
+        self.pins = np.zeros(self.capacity, np.int32)
         self.held = 0  # pages that a sequence holds
+        self._pinned = 0  # the sum of ``pins``
         self._poison = poison
         self._handles = list(range(self.capacity - 1, -1, -1))
         self._slabs: dict[int, dict[int, int]] = {}  # slab -> handle of each page in use there, by its offset
@@ -138,6 +141,20 @@ class Pool:
         self.cached[handles] = False
         self._free(handles[self.references[handles] == 0])
 
+    def pin(self, handles: IntArray) -> None:
+        """Each of these pages, which are held, stays where it is until ``unpin``."""
+        self.pins[handles] += 1
+        self._pinned += len(handles)
+
+    def unpin(self, handles: IntArray) -> None:
+        """A transfer is done with each of these pages."""
+        self.pins[handles] -= 1
+        self._pinned -= len(handles)
+
+    def pinned_slabs(self) -> frozenset[int]:
+        """Offsets of the slabs that cannot be emptied by moving pages."""
+        return frozenset(map(self._slab_of, self.page_table[self.pins > 0].tolist())) if self._pinned else frozenset()
+
     # -- where bytes lie
 
     def places(self) -> list[PageCommand]:
@@ -152,6 +169,11 @@ class Pool:
         """The slab that the fewest moves would empty, and how many; None if its pages fit nowhere else."""
         if self._room < self.form.slab_pages:
             return None
+        if self._pinned:
+            pinned = self.pinned_slabs()
+            loose = [slab for slab in self._slabs if slab not in pinned]
+            slab = min(loose, key=lambda slab: len(self._slabs[slab]), default=NO_OFFSET)
+            return None if slab == NO_OFFSET else (slab, len(self._slabs[slab]))
         free = list(map(len, self._spare.values()))
         most = max(free)
         slab = next(itertools.islice(self._spare, free.index(most), None))
@@ -241,6 +263,9 @@ class Pool:
         """
         used = (self.references > 0) | self.cached
         assert (self.references >= 0).all(), "a page was released more often than held"
+        assert self._pinned == self.pins.sum(), "pins are miscounted"
+        assert (self.pins >= 0).all(), "a page was unpinned more often than pinned"
+        assert (self.references[self.pins > 0] > 0).all(), "a page is pinned that nobody holds"
         assert self.held == np.count_nonzero(self.references), "held pages are miscounted"
         assert (used == (self.page_table != NO_OFFSET)).all(), "a page in use has no bytes, or a free one has"
         assert sorted(self._handles) == np.flatnonzero(~used).tolist(), "a handle is lost or free twice"

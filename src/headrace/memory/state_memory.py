@@ -156,7 +156,7 @@ class StateMemory:
             count = pool.held + max(0, wanted - own) + (spare if group.by_token else 0)
             if count > pool.capacity:
                 return False
-            slabs += -(-count // pool.form.slab_pages)
+            slabs += max(-(-count // pool.form.slab_pages), len(pool.pinned_slabs()))
         return slabs <= self.arena.slabs
 
     def holds(self, held: Holding, tokens: int) -> bool:
@@ -368,6 +368,11 @@ class StateMemory:
         return True
 
     # -- the executor's part, and ours
+
+    @property
+    def unsent(self) -> bool:
+        """Whether bytes are to be moved or overwritten by commands that no batch has taken yet."""
+        return bool(self._journal)
 
     def commands(self) -> tuple[PageCommand, ...]:
         """What the executor must be told before the next step."""

@@ -1,0 +1,1 @@
+"""Tiers of stored state behind the arena: host memory and disk."""

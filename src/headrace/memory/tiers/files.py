@@ -1,0 +1,127 @@
+"""What the disk tier asks of a file system; nothing else there touches one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.memory.page_form import Bytes
+
+PART = ".part"  # a file being written
+
+
+@dataclass(frozen=True, slots=True)
+class FileEntry:
+    """A file of a folder.
+
+    Attributes:
+        name: Its name.
+        nbytes: Its size.
+        used: Seconds since 1970, when it was last read or written.
+    """
+
+    name: str
+    nbytes: int
+    used: float
+
+
+class OpenFile:
+    """A file open for reading.
+
+    Args:
+        descriptor: Of the operating system.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    @property
+    def nbytes(self) -> int:
+        """Its size."""
+        return os.fstat(self._descriptor).st_size
+
+    def expect(self, begin: int, nbytes: int) -> None:
+        """Have the system read ahead, where it can."""
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(self._descriptor, begin, nbytes, os.POSIX_FADV_WILLNEED)
+
+    def forget(self) -> None:
+        """Have the system drop what it has of the file in memory, where it can."""
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+
+    def read(self, begin: int, out: Bytes) -> bool:
+        """Read bytes; False if the file ends before them."""
+        view = memoryview(out)
+        while view.nbytes:
+            count = os.preadv(self._descriptor, [view], begin)
+            if not count:
+                return False
+            view, begin = view[count:], begin + count
+        return True
+
+
+class Files:
+    """One folder, made when first written to.
+
+    Args:
+        folder: Where.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def entries(self) -> list[FileEntry]:
+        """All files, in no order; nothing if there is no folder."""
+        found = []
+        with contextlib.suppress(FileNotFoundError), os.scandir(self.folder) as entries:
+            for entry in entries:
+                with contextlib.suppress(FileNotFoundError):
+                    if entry.is_file(follow_symlinks=False):
+                        status = entry.stat(follow_symlinks=False)
+                        found.append(FileEntry(entry.name, status.st_size, status.st_mtime))
+        return found
+
+    @contextlib.contextmanager
+    def open(self, name: str) -> Iterator[OpenFile]:
+        """A file to read."""
+        descriptor = os.open(self.folder / name, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+        try:
+            yield OpenFile(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def write(self, name: str, parts: tuple[bytes | Bytes, ...]) -> None:
+        """Write a file beside its place, and rename it when it is whole and on the disk."""
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        part = self.folder / f"{name}.{secrets.token_hex(4)}{PART}"
+        try:
+            descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o600)
+            try:
+                for data in parts:
+                    _write_all(descriptor, memoryview(data))
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            os.replace(part, self.folder / name)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                part.unlink()
+            raise
+
+    def remove(self, name: str) -> None:
+        """Delete a file, if it is there."""
+        (self.folder / name).unlink(missing_ok=True)
+
+    def touch(self, name: str) -> None:
+        """Note that a file was used."""
+        os.utime(self.folder / name)
+
+
+def _write_all(descriptor: int, view: memoryview) -> None:
+    while view.nbytes:
+        view = view[os.write(descriptor, view) :]

@@ -1,0 +1,55 @@
+"""The records of the tiers: what is stored together, and what goes where."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.memory.tiers.keys import DIGEST_BYTES
+
+Offsets = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRun:
+    """Pages that are stored together, one after the other: group by group, and in a group by place in the prefix.
+
+    Attributes:
+        keys: Names of the pages.
+        sizes: Bytes of each.
+        name: A name of the whole that follows from its keys, so that who stores the same pages writes the same file.
+        begins: Where each begins, and where the last ends.
+    """
+
+    keys: tuple[bytes, ...]
+    sizes: tuple[int, ...]
+    name: str = field(init=False)
+    begins: tuple[int, ...] = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        name = hashlib.blake2b(b"".join(self.keys), digest_size=DIGEST_BYTES).hexdigest()
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "begins", (0, *np.cumsum(self.sizes, dtype=np.int64).tolist()))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all."""
+        return self.begins[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Neighbouring pages of one group in a run, and where their bytes are in the arena.
+
+    Attributes:
+        group: Number of the state group.
+        first: Place of the first in the run.
+        offsets: int64 [pages], byte offsets in the arena.
+    """
+
+    group: int
+    first: int
+    offsets: Offsets

@@ -1,0 +1,414 @@
+"""``Transfers``: bytes between the arena, host memory and disk, by threads of their own.
+
+::
+
+    arena ──store──▶ host ──save──▶ disk           a thread for what touches host memory only,
+    arena ◀──load─── host                          one that reads files, one that writes them:
+    arena ◀──load─── host ◀──────── disk           a disk that hangs stops only itself
+
+A transfer may run beside steps. Whoever asks for it sees to it that its pages are neither freed nor moved until it is in
+``finished()``, and names the batch after which their bytes are what they should be.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+import numpy as np
+
+from headrace.memory.page_form import Bytes
+from headrace.memory.tiers.disk import READ_BYTES, DiskTier, Span
+from headrace.memory.tiers.host import HostTier
+from headrace.memory.tiers.keys import DIGEST_BYTES, object_key
+from headrace.memory.tiers.page_bytes import PageBytes
+from headrace.memory.tiers.rates import TransferRate
+from headrace.memory.tiers.records import Part, StoredRun
+from headrace.memory.tiers.worker import Job, Worker
+
+logger = logging.getLogger(__name__)
+MOST_ASKED = 64
+PROBE_BYTES = (256 << 10, 4 << 20)  # two sizes, to tell the cost of a transfer from that of a byte
+PROBE_SECONDS = 60.0  # between probes of a tier that seems not to pay
+
+TierName = Literal["host", "disk"]
+
+
+@dataclass(frozen=True, slots=True)
+class Leg:
+    """What a transfer does with one run.
+
+    Attributes:
+        tier: Where the run is.
+        run: The run.
+        parts: Which of its pages, and where their bytes are in the arena; by place in the run.
+    """
+
+    tier: TierName
+    run: StoredRun
+    parts: tuple[Part, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that go over."""
+        begins = self.run.begins
+        return sum(begins[part.first + len(part.offsets)] - begins[part.first] for part in self.parts)
+
+
+@dataclass(slots=True, eq=False)
+class Transfer:
+    """A transfer that was asked for.
+
+    Attributes:
+        kind: Out of the arena, or into it.
+        legs: What it does; one a run.
+        after: It starts when this batch is collected.
+        ok: Whether all went well so far.
+        given_up: Nobody waits for it any more.
+        jobs: Threads that are not done with it.
+        held: Runs in host memory that are kept for it.
+    """
+
+    kind: Literal["store", "load"]
+    legs: tuple[Leg, ...]
+    after: int
+    ok: bool = True
+    given_up: bool = False
+    jobs: int = 0
+    held: dict[str, Bytes] = field(default_factory=dict)
+
+    def nbytes(self, tier: TierName) -> int:
+        """Bytes that go over to a tier or from it."""
+        return sum(leg.nbytes for leg in self.legs if leg.tier == tier)
+
+
+class Hands(Protocol):
+    """Who does jobs; see ``Worker``."""
+
+    def submit(self, job: Job, *, urgent: bool = False) -> bool:
+        """Take a job, unless there are too many."""
+        ...
+
+    def drain(self, seconds: float) -> bool:
+        """Wait until all is done; False if that takes too long."""
+        ...
+
+    def close(self, seconds: float) -> bool:
+        """The same, for good."""
+        ...
+
+
+class Transfers:
+    """See the module. All methods but those that threads run are the engine thread's; none waits but ``close``.
+
+    Args:
+        pages: The arena.
+        host: Host memory.
+        disk: Disk; None: there is none.
+        hands: Makes who does jobs, given a name.
+        wake: Called by other threads when a transfer has ended.
+        clock: Seconds.
+    """
+
+    def __init__(
+        self,
+        pages: PageBytes,
+        host: HostTier,
+        disk: DiskTier | None = None,
+        *,
+        hands: Callable[[str], Hands] = Worker,
+        wake: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._pages, self.host, self.disk = pages, host, disk
+        self._wake, self._clock = wake, clock
+        self.rates: dict[TierName, TransferRate] = {"host": TransferRate(), "disk": TransferRate()}
+        self._asked: list[Transfer] = []
+        self._running: list[Transfer] = []
+        self._ended: deque[Transfer] = deque()
+        self._lock = threading.Lock()
+        self._saving = False
+        self._probed = -PROBE_SECONDS
+        self._bounce: Bytes = np.empty(0, np.uint8)  # the reading thread's
+        self._memory, self._reader, self._writer = (hands(f"tiers-{name}") for name in ("memory", "reader", "writer"))
+        self.refresh()
+
+    # -- the engine's part
+
+    def store(self, run: StoredRun, parts: Sequence[Part], after: int) -> Transfer | None:
+        """Ask that pages be copied out of the arena; None if too much was asked for already.
+
+        Args:
+            run: What they are.
+            parts: Where they are; all of the run, in order.
+            after: Number of the batch after which their bytes are right.
+        """
+        return self._ask(Transfer("store", (Leg("host", run, tuple(parts)),), after))
+
+    def load(self, legs: Sequence[Leg], after: int) -> Transfer | None:
+        """Ask that pages be copied into the arena; None if too much was asked for already, or a run is gone.
+
+        Args:
+            legs: From where to where.
+            after: Number of the batch after which nothing else writes there.
+        """
+        transfer = Transfer("load", tuple(legs), after)
+        for leg in legs:
+            if leg.tier == "host":
+                data = self.host.get(leg.run)
+                if data is None:
+                    self._free(transfer)
+                    return None
+                transfer.held[leg.run.name] = data
+        return self._ask(transfer)
+
+    def launch(self, collected: int) -> None:
+        """Start what may start now.
+
+        Args:
+            collected: Number of the last batch that was collected.
+        """
+        ready = [transfer for transfer in self._asked if transfer.after <= collected]
+        self._asked = [transfer for transfer in self._asked if transfer.after > collected]
+        for transfer in ready:
+            self._start(transfer)
+
+    def finished(self) -> list[Transfer]:
+        """Transfers that have ended since the last call, well or not; their pages are free to go."""
+        ended = []
+        while self._ended:
+            ended.append(self._ended.popleft())
+        gone = {id(transfer) for transfer in ended}
+        self._running = [transfer for transfer in self._running if id(transfer) not in gone]
+        return ended
+
+    def give_up(self, transfer: Transfer) -> None:
+        """Nobody waits for a transfer any more. It ends as soon as it can."""
+        transfer.given_up = True
+        if transfer in self._asked:
+            self._asked.remove(transfer)
+            transfer.jobs = 1
+            self._end(transfer, ok=False)
+
+    def load_seconds(self, legs: Sequence[Leg]) -> float:
+        """What a load will take, behind those that run already."""
+        total = 0.0
+        for tier, rate in self.rates.items():
+            mine = [leg for leg in legs if leg.tier == tier]
+            if mine:
+                before = [leg for t in (*self._asked, *self._running) if t.kind == "load" for leg in t.legs]
+                mine += [leg for leg in before if leg.tier == tier]
+                total = max(total, rate.load_seconds(sum(leg.nbytes for leg in mine), len(mine)))
+        return total
+
+    @property
+    def disk_usable(self) -> bool:
+        """Whether the disk should be asked: it is there, does not rest, and holds up no load that was given up."""
+        if self.disk is None or self.disk.reads.resting:
+            return False
+        return not any(t.given_up and t.nbytes("disk") for t in self._running)
+
+    @property
+    def waiting(self) -> int:
+        """Transfers that have not ended."""
+        return len(self._asked) + len(self._running)
+
+    def refresh(self) -> None:
+        """Measure the tiers, and look what is on the disk, unless that was done not long ago."""
+        if self._clock() - self._probed >= PROBE_SECONDS:
+            self._probed = self._clock()
+            self._memory.submit(self._probe_host)
+            if self.disk is not None:
+                self._writer.submit(self._probe_disk)
+
+    def close(self, seconds: float) -> bool:
+        """End all transfers, and write to the disk what it does not have.
+
+        Args:
+            seconds: Most time that may take; what is not done then is dropped.
+
+        Returns:
+            Whether all was done.
+        """
+        until = self._clock() + seconds
+        for transfer in self._asked.copy():
+            self.give_up(transfer)
+        done = all([hand.drain(max(0.0, until - self._clock())) for hand in (self._memory, self._reader)])
+        while self.disk is not None and self.host.unsaved() is not None and done and not self.disk.writes.resting:
+            self._save_soon()
+            done = self._writer.drain(max(0.0, until - self._clock()))
+        for hand in (self._memory, self._reader, self._writer):
+            done &= hand.close(max(0.0, until - self._clock()))
+        return done and (self.disk is None or self.host.unsaved() is None)
+
+    def _ask(self, transfer: Transfer) -> Transfer | None:
+        if self.waiting >= MOST_ASKED:
+            self._free(transfer)
+            return None
+        self._asked.append(transfer)
+        return transfer
+
+    def _start(self, transfer: Transfer) -> None:
+        self._running.append(transfer)
+        if transfer.kind == "store":
+            transfer.jobs = 1
+            self._submit(self._memory, transfer, lambda: self._store(transfer))
+            return
+        tiers = {leg.tier for leg in transfer.legs}
+        transfer.jobs = len(tiers)
+        if "host" in tiers:
+            self._submit(self._memory, transfer, lambda: self._load_host(transfer))
+        if "disk" in tiers:
+            self._submit(self._reader, transfer, lambda: self._load_disk(transfer))
+
+    def _submit(self, hand: Hands, transfer: Transfer, work: Callable[[], bool]) -> None:
+        def job() -> None:
+            ok = False
+            try:
+                ok = not transfer.given_up and work()
+            except Exception:
+                logger.exception("a transfer of stored state failed")
+            self._end(transfer, ok=ok)
+
+        if not hand.submit(job, urgent=transfer.kind == "load"):
+            self._end(transfer, ok=False)
+
+    # -- what threads do
+
+    def _end(self, transfer: Transfer, *, ok: bool) -> None:
+        with self._lock:
+            transfer.ok &= ok
+            transfer.jobs -= 1
+            last = not transfer.jobs
+        if last:
+            self._free(transfer)
+            self._ended.append(transfer)
+            self._wake()
+
+    def _free(self, transfer: Transfer) -> None:
+        for leg in transfer.legs:
+            if transfer.held.pop(leg.run.name, None) is not None:
+                self.host.free(leg.run)
+
+    def _store(self, transfer: Transfer) -> bool:
+        run, parts = transfer.legs[0].run, transfer.legs[0].parts
+        room = self.host.reserve(run, saved=self.disk is None)
+        if room is None:
+            return False
+        try:
+            for part in parts:
+                self._pages.read(part.group, part.offsets, _slice(run, part, room))
+        except BaseException:
+            self.host.drop(run)
+            raise
+        self.host.put(run)
+        self._save_soon()
+        return True
+
+    def _load_host(self, transfer: Transfer) -> bool:
+        for leg in transfer.legs:
+            if leg.tier == "host":
+                begin = self._clock()
+                for part in leg.parts:
+                    self._pages.write(part.group, part.offsets, _slice(leg.run, part, transfer.held[leg.run.name]))
+                self.rates["host"].add(leg.nbytes, self._clock() - begin)
+        return True
+
+    def _load_disk(self, transfer: Transfer) -> bool:
+        return all([not transfer.given_up and self._load_file(leg) for leg in transfer.legs if leg.tier == "disk"])
+
+    def _load_file(self, leg: Leg) -> bool:
+        """Read pages from a file into the arena; the whole of a run goes by way of host memory and stays there."""
+        assert self.disk is not None
+        run, begin = leg.run, self._clock()
+        whole = leg.nbytes == run.nbytes
+        kept = self.host.reserve(run, saved=True) if whole else None
+        ok = False
+        try:
+            ok = self.disk.get(run, _spans(leg), self._room(run, kept), lambda span, data: self._take(leg, span, data))
+        finally:
+            if kept is not None:
+                (self.host.put if ok else self.host.drop)(run)
+        if ok:
+            self.rates["disk"].add(leg.nbytes, self._clock() - begin)
+        return ok
+
+    def _room(self, run: StoredRun, kept: Bytes | None) -> Callable[[Span], Bytes]:
+        def room(span: Span) -> Bytes:
+            begin, end = run.begins[span[0]], run.begins[span[1]]
+            if kept is not None:
+                return kept[begin:end]
+            if len(self._bounce) < end - begin:
+                self._bounce = np.empty(max(end - begin, 2 * READ_BYTES), np.uint8)
+            return self._bounce[: end - begin]
+
+        return room
+
+    def _take(self, leg: Leg, span: Span, data: Bytes) -> None:
+        part = next(part for part in leg.parts if part.first <= span[0] < part.first + len(part.offsets))
+        self._pages.write(part.group, part.offsets[span[0] - part.first : span[1] - part.first], data)
+
+    def _save_soon(self) -> None:
+        with self._lock:
+            if self.disk is None or self._saving:
+                return
+            self._saving = True
+        if not self._writer.submit(self._save):
+            self._saving = False
+
+    def _save(self) -> None:
+        """Write a run that the disk does not have; then the next."""
+        assert self.disk is not None
+        saved = False
+        try:
+            run = self.host.unsaved()
+            data = None if run is None else self.host.get(run, use=False)
+            if run is not None and data is not None:
+                try:
+                    saved = self.disk.put(run, data)
+                finally:
+                    self.host.free(run)
+                if saved:
+                    self.host.note_saved(run)
+        finally:
+            with self._lock:
+                self._saving = False
+        if saved and self.host.unsaved() is not None:
+            self._save_soon()
+
+    # -- measuring
+
+    def _probe_host(self) -> None:
+        source, target = np.ones((2, PROBE_BYTES[-1]), np.uint8)
+        for size in PROBE_BYTES:
+            begin = self._clock()
+            target[:size] = source[:size]
+            self.rates["host"].add(size, self._clock() - begin)
+
+    def _probe_disk(self) -> None:
+        """Write files of our own, read them, remove them."""
+        assert self.disk is not None
+        self.disk.scan()
+        for size in PROBE_BYTES:
+            run = StoredRun((object_key(os.urandom(DIGEST_BYTES), 0),), (size,))
+            data = np.zeros(size, np.uint8)
+            if self.disk.put(run, data) and self.disk.exists(run.keys[0]):
+                begin = self._clock()
+                if self.disk.get(run, [(0, 1)], lambda span, data=data: data, lambda *_: None, forget=True):  # type: ignore[misc]
+                    self.rates["disk"].add(size, self._clock() - begin)
+                self.disk.remove(run)
+
+
+def _slice(run: StoredRun, part: Part, data: Bytes) -> Bytes:
+    """The bytes of some of a run's pages."""
+    return data[run.begins[part.first] : run.begins[part.first + len(part.offsets)]]
+
+
+def _spans(leg: Leg) -> list[Span]:
+    return [(part.first, part.first + len(part.offsets)) for part in leg.parts]
