@@ -5,7 +5,6 @@ values would be, and reads back all that a token sees before it goes on.
 """
 
 import random
-from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
@@ -19,86 +18,15 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from token_pages import PAGE, STEP, Running, TokenPages, array, memory
 
 from headrace.engine.policy import chunk
-from headrace.memory.commands import POISON, carry_out
+from headrace.memory.commands import carry_out
 from headrace.memory.page_form import PageForm
 from headrace.memory.slabs import common_slab
-from headrace.memory.state_memory import READ, WRITE, Holding, MemoryGroup, StateMemory
+from headrace.memory.state_memory import WRITE, Holding
 
-PAGE, WINDOW, STEP = 4, 7, 9
-FULL = PageForm.of(4, [(1, 8), (2, 4)])
-NARROW = PageForm.of(4, [(1, 12)])
-STATE = PageForm.of(4, [(1, 20)])
 TOKENS = st.lists(st.integers(0, 2), min_size=1, max_size=30)
-KINDS = {
-    "full": (True, FULL, 0),
-    "window": (True, NARROW, WINDOW),
-    "state": (False, STATE, 0),
-}
-
-
-def memory(nbytes, kinds=("full",), slab=96, **options):
-    groups = [MemoryGroup(by_token, form.in_slabs(slab), window) for by_token, form, window in map(KINDS.get, kinds)]
-    return StateMemory(groups, nbytes=nbytes, page_tokens=PAGE, **options)
-
-
-def array(values):
-    return np.array(values, np.int32)
-
-
-def state_after(tokens):
-    """What a recurrent layer would have: it depends on every token and on their order."""
-    value = 0
-    for token in tokens:
-        value = (31 * value + token + 1) % 251
-    return value
-
-
-class Bytes:
-    """The executor's side: a buffer, tables, rows."""
-
-    def __init__(self, mem):
-        self.mem = mem
-        self.buffer = np.full(mem.arena.nbytes, POISON, np.uint8)
-        self.forms = [group.form for group in mem.groups]
-        self.tables = [np.full(pool.capacity, -1, np.int64) for pool in mem.pools]
-
-    def pieces(self, group, handle):
-        return self.forms[group].pieces(self.buffer, int(self.tables[group][handle]))
-
-    def compute(self, rows, tokens, computed, count):
-        """Read what the tokens see, then write theirs."""
-        for n, group in enumerate(self.mem.groups):
-            if not group.by_token:
-                read, write = rows[n][READ], rows[n][WRITE]
-                if computed:
-                    assert all((p == state_after(tokens[:computed])).all() for p in self.pieces(n, read)), (
-                        "a wrong state"
-                    )
-                for p in self.pieces(n, write):
-                    p[:] = state_after(tokens[: computed + count])
-                continue
-            first = max(0, computed - group.window + 1) if group.window else 0
-            for at in range(first, computed):
-                for p in self.pieces(n, rows[n][at // PAGE]):
-                    assert (p[:, at % PAGE] == tokens[at]).all(), "a token sees what is not its sequence's"
-            for at in range(computed, computed + count):
-                for p in self.pieces(n, rows[n][at // PAGE]):
-                    p[:, at % PAGE] = tokens[at]
-
-
-@dataclass(eq=False)
-class Running:
-    tokens: list
-    held: Holding
-    computed: int
-    rows: list = field(default_factory=list)
-
-    def write(self, writes):
-        for write in writes:
-            row = self.rows[write.group]
-            row[write.start : write.start + len(write.handles)] = write.handles
 
 
 class Memory(RuleBasedStateMachine):
@@ -112,7 +40,7 @@ class Memory(RuleBasedStateMachine):
     )
     def start(self, kinds, nbytes):
         self.mem = memory(nbytes, kinds, poison=True)
-        self.bytes = Bytes(self.mem)
+        self.bytes = TokenPages(self.mem)
         self.running = []
         self.seen = []
 
@@ -295,7 +223,7 @@ def test_a_state_that_is_kept_is_not_written():
 def test_a_slab_is_emptied_for_another_kind():
     """Free pages of one kind in many slabs are moved together when another kind needs a slab."""
     mem = memory(6 * 96, ("full", "state"))
-    executor = Bytes(mem)
+    executor = TokenPages(mem)
     sequences = []
     for n in range(6):
         held, _ = mem.match("key", array([n] * 17))

@@ -13,8 +13,8 @@ from headrace.memory.commands import IntArray
 from headrace.memory.pool import NO_PAGE
 from headrace.memory.state_memory import WRITE, Holding, MemoryGroup, StateMemory
 from headrace.memory.tiers.rates import patience, worth_loading
+from headrace.memory.tiers.records import Transfer
 from headrace.memory.tiers.store import Found, TierGroup, TierStore, Wanted
-from headrace.memory.tiers.transfers import Transfer
 
 LOADING_SHARE, STORING_SHARE = 0.5, 0.125  # of the arena, at most, may wait for loads, and for stores
 
@@ -56,7 +56,7 @@ class _Pinned:
 
 
 class TieredMemory:
-    """Loads prefixes into the arena that are stored elsewhere, where that is faster than computing them, and stores them.
+    """Stores prefixes of the arena elsewhere, and loads them again where that is faster than computing them.
 
     Nothing here waits. Calls come from the engine's thread, in this order around a step::
 
@@ -163,13 +163,19 @@ class TieredMemory:
         for x in sorted(missing, key=lambda x: x.page):
             room -= self.store.groups[x.group].page_bytes
             handle = self._handle(held, x)
-            if room >= 0 and handle != NO_PAGE:
+            if room >= 0 and self._is_final(x, handle):
                 handles[x] = handle
         if not handles:
             return
         for transfer, members in self.store.store(digests, self._offsets(handles), self._after):
             mine = {x: handles[x] for x in members}
             self._pin(transfer, mine, self._hold(mine, held, full))
+
+    def _is_final(self, wanted: Wanted, handle: int) -> bool:
+        """Whether a page is there and will not be written again: a state only if the tree has this very page."""
+        if self.store.groups[wanted.group].kind == "state":
+            return bool(self.memory.pools[wanted.group].cached[handle])
+        return handle != NO_PAGE
 
     def _hold(self, handles: dict[Wanted, int], held: Holding, full: int) -> Holding:
         """Hold pages for a transfer; whoever holds a page of all tokens holds those before it, too."""

@@ -56,7 +56,7 @@ class OpenFile:
 
     def read(self, begin: int, out: Bytes) -> bool:
         """Read bytes; False if the file ends before them."""
-        view = memoryview(out)
+        view = memoryview(out.data)
         while view.nbytes:
             count = os.preadv(self._descriptor, [view], begin)
             if not count:
@@ -103,7 +103,7 @@ class Files:
             descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o600)
             try:
                 for data in parts:
-                    _write_all(descriptor, memoryview(data))
+                    _write_all(descriptor, memoryview(data if isinstance(data, bytes) else data.data))
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)

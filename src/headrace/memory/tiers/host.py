@@ -55,7 +55,7 @@ class _Kept:
 class HostTier:
     """Runs in one block of memory, which is paid for as it is touched.
 
-    When it is full the runs go that were not used for longest, first of those that the next tier has too. For any thread.
+    When it is full the runs go that were not used for longest, first those that the next tier has too. For any thread.
 
     Args:
         nbytes: Bytes of the block.

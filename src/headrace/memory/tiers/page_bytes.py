@@ -6,9 +6,12 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from headrace.memory.page_form import Bytes, PageForm
 from headrace.memory.tiers.records import Offsets
+
+Pieces = npt.NDArray[np.void]
 
 
 class PageBytes(Protocol):
@@ -53,7 +56,7 @@ class ArenaBytes:
         for inside, outside in self._pairs(group, offsets, source):
             inside[:] = outside
 
-    def _pairs(self, group: int, offsets: Offsets, flat: Bytes) -> Iterator[tuple[Bytes, Bytes]]:
+    def _pairs(self, group: int, offsets: Offsets, flat: Bytes) -> Iterator[tuple[Pieces, Pieces]]:
         """Views of the same pieces: in the arena, and in pages one after the other; items [pages, pieces]."""
         form = self.forms[group]
         pages = flat.reshape(len(offsets), form.page_bytes)

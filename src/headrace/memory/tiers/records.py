@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from headrace.memory.page_form import Bytes
 from headrace.memory.tiers.keys import DIGEST_BYTES
 
 Offsets = npt.NDArray[np.int64]
+TierName = Literal["host", "disk"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,3 +56,51 @@ class Part:
     group: int
     first: int
     offsets: Offsets
+
+
+@dataclass(frozen=True, slots=True)
+class Leg:
+    """What a transfer does with one run.
+
+    Attributes:
+        tier: Where the run is.
+        run: The run.
+        parts: Which of its pages, and where their bytes are in the arena; by place in the run.
+    """
+
+    tier: TierName
+    run: StoredRun
+    parts: tuple[Part, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that go over."""
+        begins = self.run.begins
+        return sum(begins[part.first + len(part.offsets)] - begins[part.first] for part in self.parts)
+
+
+@dataclass(slots=True, eq=False)
+class Transfer:
+    """A transfer that was asked for.
+
+    Attributes:
+        kind: Out of the arena, or into it.
+        legs: What it does; one a run.
+        after: It starts when this batch is collected.
+        ok: Whether all went well so far.
+        given_up: Nobody waits for it any more.
+        jobs: Threads that are not done with it.
+        held: Runs in host memory that are kept for it.
+    """
+
+    kind: Literal["store", "load"]
+    legs: tuple[Leg, ...]
+    after: int
+    ok: bool = True
+    given_up: bool = False
+    jobs: int = 0
+    held: dict[str, Bytes] = field(default_factory=dict)
+
+    def nbytes(self, tier: TierName) -> int:
+        """Bytes that go over to a tier or from it."""
+        return sum(leg.nbytes for leg in self.legs if leg.tier == tier)

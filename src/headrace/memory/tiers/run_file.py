@@ -39,7 +39,7 @@ class BadFileError(ValueError):
 
 def checksum(data: Bytes | bytes) -> int:
     """XXH3, 64 bits."""
-    return xxhash.xxh3_64_intdigest(data)
+    return xxhash.xxh3_64_intdigest(data if isinstance(data, bytes) else data.data)
 
 
 def checksums(run: StoredRun, payload: Bytes) -> list[int]:

@@ -17,9 +17,9 @@ from headrace.memory.tiers.files import Files
 from headrace.memory.tiers.host import HostTier
 from headrace.memory.tiers.keys import Identity, object_key, page_digests, root_digest
 from headrace.memory.tiers.page_bytes import PageBytes
-from headrace.memory.tiers.records import Part, StoredRun
+from headrace.memory.tiers.records import Leg, Part, StoredRun, TierName, Transfer
 from headrace.memory.tiers.run_index import Place
-from headrace.memory.tiers.transfers import Hands, Leg, TierName, Transfer, Transfers
+from headrace.memory.tiers.transfers import Hands, Transfers
 from headrace.memory.tiers.worker import Worker
 
 RUN_PAGES = 64  # most pages of a group in a run: large enough for a disk to read at its full rate

@@ -6,86 +6,29 @@
     arena ◀──load─── host                          one that reads files, one that writes them:
     arena ◀──load─── host ◀──────── disk           a disk that hangs stops only itself
 
-A transfer may run beside steps. Whoever asks for it sees to it that its pages are neither freed nor moved until it is in
-``finished()``, and names the batch after which their bytes are what they should be.
+A transfer may run beside steps. Whoever asks for it sees to it that its pages are neither freed nor moved until
+it is in ``finished()``, and names the batch after which their bytes are what they should be.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Protocol
 
-import numpy as np
-
-from headrace.memory.page_form import Bytes
-from headrace.memory.tiers.disk import READ_BYTES, DiskTier, Span
+from headrace.memory.tiers.copies import Copies
+from headrace.memory.tiers.disk import DiskTier
 from headrace.memory.tiers.host import HostTier
-from headrace.memory.tiers.keys import DIGEST_BYTES, object_key
 from headrace.memory.tiers.page_bytes import PageBytes
-from headrace.memory.tiers.rates import TransferRate
-from headrace.memory.tiers.records import Part, StoredRun
+from headrace.memory.tiers.records import Leg, Part, StoredRun, Transfer
 from headrace.memory.tiers.worker import Job, Worker
 
 logger = logging.getLogger(__name__)
 MOST_ASKED = 64
-PROBE_BYTES = (256 << 10, 4 << 20)  # two sizes, to tell the cost of a transfer from that of a byte
 PROBE_SECONDS = 60.0  # between probes of a tier that seems not to pay
-
-TierName = Literal["host", "disk"]
-
-
-@dataclass(frozen=True, slots=True)
-class Leg:
-    """What a transfer does with one run.
-
-    Attributes:
-        tier: Where the run is.
-        run: The run.
-        parts: Which of its pages, and where their bytes are in the arena; by place in the run.
-    """
-
-    tier: TierName
-    run: StoredRun
-    parts: tuple[Part, ...]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that go over."""
-        begins = self.run.begins
-        return sum(begins[part.first + len(part.offsets)] - begins[part.first] for part in self.parts)
-
-
-@dataclass(slots=True, eq=False)
-class Transfer:
-    """A transfer that was asked for.
-
-    Attributes:
-        kind: Out of the arena, or into it.
-        legs: What it does; one a run.
-        after: It starts when this batch is collected.
-        ok: Whether all went well so far.
-        given_up: Nobody waits for it any more.
-        jobs: Threads that are not done with it.
-        held: Runs in host memory that are kept for it.
-    """
-
-    kind: Literal["store", "load"]
-    legs: tuple[Leg, ...]
-    after: int
-    ok: bool = True
-    given_up: bool = False
-    jobs: int = 0
-    held: dict[str, Bytes] = field(default_factory=dict)
-
-    def nbytes(self, tier: TierName) -> int:
-        """Bytes that go over to a tier or from it."""
-        return sum(leg.nbytes for leg in self.legs if leg.tier == tier)
 
 
 class Hands(Protocol):
@@ -126,16 +69,15 @@ class Transfers:
         wake: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._pages, self.host, self.disk = pages, host, disk
+        self.host, self.disk = host, disk
         self._wake, self._clock = wake, clock
-        self.rates: dict[TierName, TransferRate] = {"host": TransferRate(), "disk": TransferRate()}
+        self._copies = Copies(pages, host, disk, clock)
         self._asked: list[Transfer] = []
         self._running: list[Transfer] = []
         self._ended: deque[Transfer] = deque()
         self._lock = threading.Lock()
         self._saving = False
         self._probed = -PROBE_SECONDS
-        self._bounce: Bytes = np.empty(0, np.uint8)  # the reading thread's
         self._memory, self._reader, self._writer = (hands(f"tiers-{name}") for name in ("memory", "reader", "writer"))
         self.refresh()
 
@@ -199,7 +141,7 @@ class Transfers:
     def load_seconds(self, legs: Sequence[Leg]) -> float:
         """What a load will take, behind those that run already."""
         total = 0.0
-        for tier, rate in self.rates.items():
+        for tier, rate in self._copies.rates.items():
             mine = [leg for leg in legs if leg.tier == tier]
             if mine:
                 before = [leg for t in (*self._asked, *self._running) if t.kind == "load" for leg in t.legs]
@@ -223,9 +165,9 @@ class Transfers:
         """Measure the tiers, and look what is on the disk, unless that was done not long ago."""
         if self._clock() - self._probed >= PROBE_SECONDS:
             self._probed = self._clock()
-            self._memory.submit(self._probe_host)
+            self._memory.submit(self._copies.probe_host)
             if self.disk is not None:
-                self._writer.submit(self._probe_disk)
+                self._writer.submit(self._copies.probe_disk)
 
     def close(self, seconds: float) -> bool:
         """End all transfers, and write to the disk what it does not have.
@@ -239,7 +181,8 @@ class Transfers:
         until = self._clock() + seconds
         for transfer in self._asked.copy():
             self.give_up(transfer)
-        done = all([hand.drain(max(0.0, until - self._clock())) for hand in (self._memory, self._reader)])
+        done = self._memory.drain(max(0.0, until - self._clock()))
+        done &= self._reader.drain(max(0.0, until - self._clock()))
         while self.disk is not None and self.host.unsaved() is not None and done and not self.disk.writes.resting:
             self._save_soon()
             done = self._writer.drain(max(0.0, until - self._clock()))
@@ -263,9 +206,9 @@ class Transfers:
         tiers = {leg.tier for leg in transfer.legs}
         transfer.jobs = len(tiers)
         if "host" in tiers:
-            self._submit(self._memory, transfer, lambda: self._load_host(transfer))
+            self._submit(self._memory, transfer, lambda: self._copies.load_host(transfer))
         if "disk" in tiers:
-            self._submit(self._reader, transfer, lambda: self._load_disk(transfer))
+            self._submit(self._reader, transfer, lambda: self._copies.load_disk(transfer))
 
     def _submit(self, hand: Hands, transfer: Transfer, work: Callable[[], bool]) -> None:
         def job() -> None:
@@ -297,62 +240,9 @@ class Transfers:
                 self.host.free(leg.run)
 
     def _store(self, transfer: Transfer) -> bool:
-        run, parts = transfer.legs[0].run, transfer.legs[0].parts
-        room = self.host.reserve(run, saved=self.disk is None)
-        if room is None:
-            return False
-        try:
-            for part in parts:
-                self._pages.read(part.group, part.offsets, _slice(run, part, room))
-        except BaseException:
-            self.host.drop(run)
-            raise
-        self.host.put(run)
+        done = self._copies.store(transfer)
         self._save_soon()
-        return True
-
-    def _load_host(self, transfer: Transfer) -> bool:
-        for leg in transfer.legs:
-            if leg.tier == "host":
-                begin = self._clock()
-                for part in leg.parts:
-                    self._pages.write(part.group, part.offsets, _slice(leg.run, part, transfer.held[leg.run.name]))
-                self.rates["host"].add(leg.nbytes, self._clock() - begin)
-        return True
-
-    def _load_disk(self, transfer: Transfer) -> bool:
-        return all([not transfer.given_up and self._load_file(leg) for leg in transfer.legs if leg.tier == "disk"])
-
-    def _load_file(self, leg: Leg) -> bool:
-        """Read pages from a file into the arena; the whole of a run goes by way of host memory and stays there."""
-        assert self.disk is not None
-        run, begin = leg.run, self._clock()
-        whole = leg.nbytes == run.nbytes
-        kept = self.host.reserve(run, saved=True) if whole else None
-        ok = False
-        try:
-            ok = self.disk.get(run, _spans(leg), self._room(run, kept), lambda span, data: self._take(leg, span, data))
-        finally:
-            if kept is not None:
-                (self.host.put if ok else self.host.drop)(run)
-        if ok:
-            self.rates["disk"].add(leg.nbytes, self._clock() - begin)
-        return ok
-
-    def _room(self, run: StoredRun, kept: Bytes | None) -> Callable[[Span], Bytes]:
-        def room(span: Span) -> Bytes:
-            begin, end = run.begins[span[0]], run.begins[span[1]]
-            if kept is not None:
-                return kept[begin:end]
-            if len(self._bounce) < end - begin:
-                self._bounce = np.empty(max(end - begin, 2 * READ_BYTES), np.uint8)
-            return self._bounce[: end - begin]
-
-        return room
-
-    def _take(self, leg: Leg, span: Span, data: Bytes) -> None:
-        part = next(part for part in leg.parts if part.first <= span[0] < part.first + len(part.offsets))
-        self._pages.write(part.group, part.offsets[span[0] - part.first : span[1] - part.first], data)
+        return done
 
     def _save_soon(self) -> None:
         with self._lock:
@@ -363,52 +253,11 @@ class Transfers:
             self._saving = False
 
     def _save(self) -> None:
-        """Write a run that the disk does not have; then the next."""
-        assert self.disk is not None
         saved = False
         try:
-            run = self.host.unsaved()
-            data = None if run is None else self.host.get(run, use=False)
-            if run is not None and data is not None:
-                try:
-                    saved = self.disk.put(run, data)
-                finally:
-                    self.host.free(run)
-                if saved:
-                    self.host.note_saved(run)
+            saved = self._copies.save()
         finally:
             with self._lock:
                 self._saving = False
         if saved and self.host.unsaved() is not None:
             self._save_soon()
-
-    # -- measuring
-
-    def _probe_host(self) -> None:
-        source, target = np.ones((2, PROBE_BYTES[-1]), np.uint8)
-        for size in PROBE_BYTES:
-            begin = self._clock()
-            target[:size] = source[:size]
-            self.rates["host"].add(size, self._clock() - begin)
-
-    def _probe_disk(self) -> None:
-        """Write files of our own, read them, remove them."""
-        assert self.disk is not None
-        self.disk.scan()
-        for size in PROBE_BYTES:
-            run = StoredRun((object_key(os.urandom(DIGEST_BYTES), 0),), (size,))
-            data = np.zeros(size, np.uint8)
-            if self.disk.put(run, data) and self.disk.exists(run.keys[0]):
-                begin = self._clock()
-                if self.disk.get(run, [(0, 1)], lambda span, data=data: data, lambda *_: None, forget=True):  # type: ignore[misc]
-                    self.rates["disk"].add(size, self._clock() - begin)
-                self.disk.remove(run)
-
-
-def _slice(run: StoredRun, part: Part, data: Bytes) -> Bytes:
-    """The bytes of some of a run's pages."""
-    return data[run.begins[part.first] : run.begins[part.first + len(part.offsets)]]
-
-
-def _spans(leg: Leg) -> list[Span]:
-    return [(part.first, part.first + len(part.offsets)) for part in leg.parts]

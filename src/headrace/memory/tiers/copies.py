@@ -1,0 +1,147 @@
+"""What the threads of transfers do: copy bytes between the arena, host memory and disk, and note what that takes."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from headrace.memory.page_form import Bytes
+from headrace.memory.tiers.disk import READ_BYTES, DiskTier, Span
+from headrace.memory.tiers.host import HostTier
+from headrace.memory.tiers.keys import DIGEST_BYTES, object_key
+from headrace.memory.tiers.page_bytes import PageBytes
+from headrace.memory.tiers.rates import TransferRate
+from headrace.memory.tiers.records import Leg, Part, StoredRun, TierName, Transfer
+
+PROBE_BYTES = (256 << 10, 4 << 20)  # two sizes, to tell the cost of a transfer from that of a byte
+
+
+class Copies:
+    """Copies, one thread each for those with host memory, out of files, and into files.
+
+    Args:
+        pages: The arena.
+        host: Host memory.
+        disk: Disk; None: there is none.
+        clock: Seconds.
+    """
+
+    def __init__(
+        self,
+        pages: PageBytes,
+        host: HostTier,
+        disk: DiskTier | None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._pages, self._host, self._disk, self._clock = pages, host, disk, clock
+        self.rates: dict[TierName, TransferRate] = {"host": TransferRate(), "disk": TransferRate()}
+        self._bounce: Bytes = np.empty(0, np.uint8)  # of the thread that reads files
+
+    def store(self, transfer: Transfer) -> bool:
+        """Pages of the arena into host memory; whether there is room."""
+        run, parts = transfer.legs[0].run, transfer.legs[0].parts
+        room = self._host.reserve(run, saved=self._disk is None)
+        if room is None:
+            return False
+        try:
+            for part in parts:
+                self._pages.read(part.group, part.offsets, _slice(run, part, room))
+        except BaseException:
+            self._host.drop(run)
+            raise
+        self._host.put(run)
+        return True
+
+    def load_host(self, transfer: Transfer) -> bool:
+        """Pages in host memory into the arena."""
+        for leg in transfer.legs:
+            if leg.tier == "host":
+                begin = self._clock()
+                for part in leg.parts:
+                    self._pages.write(part.group, part.offsets, _slice(leg.run, part, transfer.held[leg.run.name]))
+                self.rates["host"].add(leg.nbytes, self._clock() - begin)
+        return True
+
+    def load_disk(self, transfer: Transfer) -> bool:
+        """Pages of files into the arena; whether all were right."""
+        return all(not transfer.given_up and self._load_file(leg) for leg in transfer.legs if leg.tier == "disk")
+
+    def _load_file(self, leg: Leg) -> bool:
+        """Read pages from a file into the arena; the whole of a run goes by way of host memory and stays there."""
+        assert self._disk is not None
+        run, begin = leg.run, self._clock()
+        whole = leg.nbytes == run.nbytes
+        kept = self._host.reserve(run, saved=True) if whole else None
+        ok = False
+        try:
+            ok = self._disk.get(run, _spans(leg), self._room(run, kept), lambda span, data: self._take(leg, span, data))
+        finally:
+            if kept is not None:
+                (self._host.put if ok else self._host.drop)(run)
+        if ok:
+            self.rates["disk"].add(leg.nbytes, self._clock() - begin)
+        return ok
+
+    def _room(self, run: StoredRun, kept: Bytes | None) -> Callable[[Span], Bytes]:
+        def room(span: Span) -> Bytes:
+            begin, end = run.begins[span[0]], run.begins[span[1]]
+            if kept is not None:
+                return kept[begin:end]
+            if len(self._bounce) < end - begin:
+                self._bounce = np.empty(max(end - begin, 2 * READ_BYTES), np.uint8)
+            return self._bounce[: end - begin]
+
+        return room
+
+    def _take(self, leg: Leg, span: Span, data: Bytes) -> None:
+        part = next(part for part in leg.parts if part.first <= span[0] < part.first + len(part.offsets))
+        self._pages.write(part.group, part.offsets[span[0] - part.first : span[1] - part.first], data)
+
+    def save(self) -> bool:
+        """Write a run that the disk does not have; whether one was."""
+        run = self._host.unsaved()
+        data = None if run is None else self._host.get(run, use=False)
+        if self._disk is None or run is None or data is None:
+            return False
+        try:
+            saved = self._disk.put(run, data)
+        finally:
+            self._host.free(run)
+        if saved:
+            self._host.note_saved(run)
+        return saved
+
+    # -- measuring
+
+    def probe_host(self) -> None:
+        """Copy some memory."""
+        source, target = np.ones((2, PROBE_BYTES[-1]), np.uint8)
+        for size in PROBE_BYTES:
+            begin = self._clock()
+            target[:size] = source[:size]
+            self.rates["host"].add(size, self._clock() - begin)
+
+    def probe_disk(self) -> None:
+        """Write files of our own, read them, remove them."""
+        assert self._disk is not None
+        self._disk.scan()
+        for size in PROBE_BYTES:
+            run = StoredRun((object_key(os.urandom(DIGEST_BYTES), 0),), (size,))
+            data = np.zeros(size, np.uint8)
+            if self._disk.put(run, data) and self._disk.exists(run.keys[0]):
+                begin = self._clock()
+                if self._disk.get(run, [(0, 1)], lambda span, data=data: data, lambda *_: None, forget=True):  # type: ignore[misc]
+                    self.rates["disk"].add(size, self._clock() - begin)
+                self._disk.remove(run)
+
+
+def _slice(run: StoredRun, part: Part, data: Bytes) -> Bytes:
+    """The bytes of some of a run's pages."""
+    return data[run.begins[part.first] : run.begins[part.first + len(part.offsets)]]
+
+
+def _spans(leg: Leg) -> list[Span]:
+    return [(part.first, part.first + len(part.offsets)) for part in leg.parts]
