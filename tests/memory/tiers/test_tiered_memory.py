@@ -1,0 +1,358 @@
+"""Sequences whose prefixes wander between arena, host memory and disk, while anything fails.
+
+Batches are planned before the one before them has run, transfers end at any time in any order, the disk loses, spoils
+and refuses files. Every token reads all that it sees, so a byte that is not its sequence's shows.
+"""
+
+import errno
+import math
+import random
+from collections import deque
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from tier_doubles import Clock, Crew, FakeFiles, FaultyPages
+from token_pages import PAGE, STEP, Running, TokenPages, array, memory
+
+from headrace.engine.policy import chunk
+from headrace.memory.commands import carry_out
+from headrace.memory.state_memory import Holding
+from headrace.memory.tiered_memory import TieredMemory, tier_groups
+from headrace.memory.tiers.keys import Identity
+from headrace.memory.tiers.store import TierLimits, TierStore
+
+TOKENS = st.lists(st.integers(0, 1), min_size=1, max_size=30)
+IDENTITY = Identity("weights", "layout", "numerics")
+KINDS = [("full",), ("full", "window"), ("window",), ("state",), ("full", "state"), ("full", "window", "state")]
+FAULTS = st.sampled_from([errno.EIO, errno.ENOSPC, errno.EROFS, errno.EACCES])
+
+
+class Replica:
+    """Memory, tiers and an executor, driven by hand.
+
+    Args:
+        folder: A path that names the disk, or None.
+        stored: What is on the disk.
+    """
+
+    def __init__(self, kinds, nbytes, host_bytes, folder, disk_bytes, stored, **options):
+        self.clock, self.crew = Clock(), Crew()
+        self.mem = memory(nbytes, kinds, poison=True, **options)
+        self.bytes = TokenPages(self.mem)
+        self.pages = FaultyPages(self.bytes.buffer, self.bytes.forms)
+        self.files = FakeFiles(stored, self.clock)
+        self.store = TierStore(
+            tier_groups(self.mem.groups),
+            PAGE,
+            self.pages,
+            IDENTITY,
+            TierLimits(host_bytes, folder, disk_bytes),
+            hands=self.crew,
+            files=lambda folder: self.files,
+            clock=self.clock,
+        )
+        self.tiered = TieredMemory(self.mem, self.store, self.clock)
+        self.batches = deque()
+        self.running = []
+        self.step = self.collected = 0
+
+    def add(self, tokens):
+        held, computed = self.mem.match("key", array(tokens))
+        assert computed % PAGE == 0
+        assert computed < len(tokens)
+        sequence = Running(tokens, held, computed, [np.full(40, -1, np.int32) for _ in self.mem.groups])
+        for group, row in enumerate(held.rows):
+            sequence.rows[group][: len(row)] = row
+        sequence.pending = []
+        self.running.append(sequence)
+        return sequence
+
+    def plan(self, sequence, most):
+        """Plan a batch of one sequence, if there is room."""
+        pending = len(sequence.tokens) - sequence.computed
+        if not pending or any(sequence is other for _, other, _, _ in self.batches):
+            return False
+        count = chunk(sequence.computed, pending, most, PAGE if self.mem.has_states else 1)
+        reach = sequence.computed + count
+        fits = self.mem.fits(sequence.held, reach, step_tokens=STEP)
+        if not (sequence.computed < sequence.held.reach and reach <= sequence.held.reach):
+            writes = self.mem.grow(sequence.held, reach)
+            assert writes is not None or not fits, "there is no room although there should be"
+            if writes is None:
+                return False
+            sequence.pending += writes
+        self._submit(sequence, count, sequence.pending)
+        sequence.pending = []
+        return True
+
+    def plan_nothing(self):
+        self._submit(None, 0, [])
+
+    def _submit(self, sequence, count, writes):
+        self.step += 1
+        self.batches.append((self.mem.commands(), sequence, count, writes))
+        self.tiered.planned(self.step)
+
+    def collect(self, offer=True):
+        """Run the oldest batch."""
+        commands, sequence, count, writes = self.batches.popleft()
+        carry_out(commands, self.bytes.forms, self.bytes.tables, self.bytes.buffer)
+        self.collected += 1
+        if sequence is not None:
+            sequence.write(writes)
+            self.bytes.compute(sequence.rows, sequence.tokens, sequence.computed, count)
+            sequence.computed += count
+            sequence.pending += self.mem.settle(sequence.held)
+            if offer:
+                self.share(sequence)
+            self.mem.trim(sequence.held, sequence.computed)
+        return self.tiered.collected(self.collected)
+
+    def share(self, sequence):
+        tokens = array(sequence.tokens[: sequence.computed])
+        sequence.pending += self.mem.share("key", tokens, sequence.held)
+        self.tiered.after_share("key", tokens, sequence.held)
+
+    def end(self, sequence, offer=True):
+        if offer and sequence.computed:
+            self.share(sequence)
+        self.mem.release(sequence.held)
+        self.running.remove(sequence)
+
+    def compute(self, tokens):
+        """A sequence from its start to its end; how many of its tokens were cached."""
+        sequence = self.add(tokens)
+        cached = sequence.computed
+        while sequence.computed < len(tokens):
+            assert self.plan(sequence, STEP)
+            self.collect()
+        self.end(sequence)
+        return cached
+
+    def settle(self):
+        """Let all batches run and all transfers end."""
+        over = []
+        while self.batches:
+            over += self.collect()
+        while True:
+            if self.tiered.needs_batch:
+                self.plan_nothing()
+                over += self.collect()
+            self.crew.finish()
+            over += self.tiered.collected(self.collected)
+            if not self.tiered.waiting:
+                return over
+
+    def fetch(self, tokens, seconds=math.inf):
+        return self.tiered.fetch("key", array(tokens), lambda start, end: seconds)
+
+    def check(self):
+        self.tiered.check([sequence.held for sequence in self.running])
+
+    def stop(self):
+        """End everything; nothing may be left in the arena."""
+        self.settle()
+        for sequence in self.running.copy():
+            self.end(sequence, offer=False)
+        self.settle()
+        self.mem.tree.evict(1 << 30)
+        self.check()
+        assert self.mem.arena.free_slabs == self.mem.arena.slabs, "something is never given back"
+
+
+class Tiers(RuleBasedStateMachine):
+    """See the module."""
+
+    @initialize(
+        kinds=st.sampled_from(KINDS),
+        slabs=st.integers(4, 40),
+        host=st.sampled_from([0, 1, 2, 4, 8, 16, 32]),
+        disk=st.sampled_from([None, 0, 3, 10, 40]),
+        calm=st.booleans(),
+    )
+    def start(self, kinds, slabs, host, disk, calm):
+        self.calm = calm  # nothing fails
+        self.stored = {}
+        folder = None if disk is None else "folder"
+        self.make = lambda: Replica(kinds, slabs * 96, host << 12, FakePath(), (disk or 0) << 13, self.stored)
+        if folder is None:
+            self.make = lambda: Replica(kinds, slabs * 96, host << 12, None, 0, self.stored)
+        self.replica = self.make()
+        self.seen = []
+        self.rng = random.Random(slabs)
+
+    def draw_tokens(self, data, tokens):
+        if self.seen and data.draw(st.integers(0, 3)):
+            before = data.draw(st.sampled_from(self.seen))
+            tokens = before[: data.draw(st.integers(0, len(before)))] + tokens
+        self.seen = [*self.seen[-7:], tokens[:100]]
+        return tokens[:100]
+
+    @rule(data=st.data(), tokens=TOKENS)
+    def add(self, data, tokens):
+        self.replica.add(self.draw_tokens(data, tokens))
+
+    @rule(data=st.data(), tokens=TOKENS, jobs=st.integers(0, 4))
+    def compute(self, data, tokens, jobs):
+        """A sequence from its start to its end, if there is room, while threads work."""
+        self.compute_all(self.draw_tokens(data, tokens), jobs)
+
+    def compute_all(self, tokens, jobs):
+        sequence = self.replica.add(tokens)
+        while sequence.computed < len(sequence.tokens) and self.replica.plan(sequence, STEP):
+            while self.replica.batches:
+                self.replica.collect()
+            self.some_work(jobs)
+        self.replica.end(sequence)
+        self.some_work(jobs)
+
+    @precondition(lambda self: self.seen)
+    @rule(data=st.data(), seconds=st.sampled_from([math.inf, math.inf, 0.0, 5.0]), jobs=st.integers(0, 4))
+    def fetch(self, data, seconds, jobs):
+        tokens = [*data.draw(st.sampled_from(self.seen)), 0]
+        if data.draw(st.integers(0, 3)):
+            self.replica.mem.tree.evict(data.draw(st.sampled_from([50, 1 << 30])))
+        if self.replica.fetch(tokens, seconds) is not None:
+            if self.replica.tiered.needs_batch:
+                self.replica.plan_nothing()
+            while self.replica.batches:
+                self.replica.collect()
+            self.some_work(jobs)
+            self.compute_all([*tokens, 1], jobs)
+
+    def some_work(self, jobs):
+        for _ in range(jobs):
+            self.replica.crew.work(self.rng)
+        self.replica.tiered.collected(self.replica.collected)
+
+    @precondition(lambda self: self.replica.running)
+    @rule(data=st.data(), more=st.lists(st.integers(0, 1), max_size=3), most=st.integers(1, STEP))
+    def plan(self, data, more, most):
+        if len(self.replica.batches) == 2:
+            return
+        sequence = data.draw(st.sampled_from(self.replica.running))
+        if sequence.computed == len(sequence.tokens) < 100:
+            sequence.tokens = [*sequence.tokens, *more]
+        self.replica.plan(sequence, most)
+
+    @precondition(lambda self: self.replica.batches)
+    @rule(offer=st.booleans())
+    def collect(self, offer):
+        self.replica.collect(offer)
+
+    @precondition(lambda self: self.replica.tiered.needs_batch and not self.replica.batches)
+    @rule()
+    def plan_nothing(self):
+        self.replica.plan_nothing()
+
+    @precondition(lambda self: self.replica.running)
+    @rule(data=st.data(), offer=st.booleans())
+    def end(self, data, offer):
+        sequence = data.draw(st.sampled_from(self.replica.running))
+        if not any(sequence is other for _, other, _, _ in self.replica.batches):
+            self.replica.end(sequence, offer)
+
+    @rule(jobs=st.integers(1, 12), seconds=st.sampled_from([0.0, 0.0, 0.2, 70.0]))
+    def work(self, jobs, seconds):
+        """Threads do some of their jobs, time goes by, and the engine looks."""
+        self.replica.clock.now += seconds
+        self.some_work(jobs)
+
+    @rule(nbytes=st.sampled_from([20, 100, 1 << 30]))
+    def evict(self, nbytes):
+        self.replica.mem.tree.evict(nbytes)
+
+    @precondition(lambda self: not self.calm)
+    @rule(nbytes=st.integers(1, 3).map(lambda n: n << 12))
+    def evict_tiers(self, nbytes):
+        self.replica.store.host.evict(nbytes)
+        if self.replica.store.disk is not None:
+            self.replica.store.disk.evict(nbytes)
+
+    @precondition(lambda self: not self.calm)
+    @rule(
+        what=st.sampled_from(["read", "write", "list", "remove", "touch", "pages", "reader", "writer", "memory"]),
+        fault=FAULTS,
+    )
+    def break_something(self, what, fault):
+        if what == "pages":
+            self.replica.pages.broken = True
+        elif (hand := self.replica.crew.hands.get(f"tiers-{what}")) is not None:
+            hand.hangs = True
+        else:
+            self.replica.files.broken[what] = fault
+
+    @rule()
+    def repair(self):
+        self.replica.files.broken.clear()
+        self.replica.pages.broken = False
+        for hand in self.replica.crew.hands.values():
+            hand.hangs = False
+
+    @precondition(lambda self: self.stored and not self.calm)
+    @rule(data=st.data(), what=st.sampled_from(["flip", "cut", "lose", "swap", "empty"]))
+    def damage(self, data, what):
+        """A file changes behind our back."""
+        name = data.draw(st.sampled_from(sorted(self.stored)))
+        content = self.stored[name][0]
+        match what:
+            case "flip" if content:
+                content[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+            case "cut":
+                del content[data.draw(st.integers(0, len(content))) :]
+            case "lose":
+                del self.stored[name]
+            case "swap":
+                self.stored[name] = self.stored[data.draw(st.sampled_from(sorted(self.stored)))]
+            case "empty":
+                self.stored.clear()
+
+    @rule(flush=st.booleans())
+    def restart(self, flush):
+        """The process ends, in order or not, and another one begins."""
+        if flush:
+            self.replica.tiered.close(1.0)
+        self.repair()
+        self.replica.stop()
+        self.replica = self.make()
+
+    @invariant()
+    def sound(self):
+        if hasattr(self, "replica"):
+            self.replica.check()
+
+    def teardown(self):
+        if hasattr(self, "replica"):
+            self.repair()
+            self.replica.stop()
+
+
+@pytest.fixture(autouse=True)
+def _small_probes(monkeypatch):
+    monkeypatch.setattr("headrace.memory.tiers.copies.PROBE_BYTES", (10, 100))
+
+
+class FakePath:
+    def __truediv__(self, name):
+        return self
+
+
+TestTiers = Tiers.TestCase
+TestTiers.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+
+
+@pytest.mark.bars
+@pytest.mark.timeout(3600)
+def test_tiers_at_length():
+    """150,000 operations."""
+    run_state_machine_as_test(Tiers, settings=settings(max_examples=1_500, stateful_step_count=100, deadline=None))
