@@ -346,3 +346,33 @@ def test_a_state_that_is_read_alone_needs_another_page():
     mem.release(others[0])
     assert mem.fits(held, 5, step_tokens=STEP)
     assert mem.grow(held, 5) is not None
+
+
+def test_pinned_pages_stay_where_they_are():
+    """Slabs with pinned pages are not emptied; their free pages are used, and what fits counts with it."""
+    mem = memory(4 * 64, ("full", "state"), slab=64)
+    pool = mem.pools[0]
+    held = Holding()
+    mem.grow(held, 12 * PAGE)  # three slabs
+    kept = held.rows[0][[0, 5, 10]]
+    pool.pin(kept[:2])
+    pool.release(np.setdiff1d(held.rows[0], kept))
+    held.rows[0] = kept
+    places = pool.page_table[kept[:2]].copy()
+    assert len(pool.pinned_slabs()) == 2
+    assert mem.fits(Holding(), 2 * PAGE, step_tokens=STEP)
+    states = []
+    while True:
+        states.append(Holding())
+        fits = len(states) <= 6 - 1  # three of 20 bytes go into a slab of 64, and two slabs can be had
+        assert (mem.pools[1].slabs_for(1) == 0 or mem.arena.free_slabs + (pool.emptiest() is not None) > 0) == fits
+        if not fits:
+            break
+        mem.pools[0].check()
+        assert mem._make_room([0, 1])
+        states[-1].rows = [np.empty(0, np.int32), mem.pools[1].allocate(1).repeat(2)]
+    assert (pool.page_table[kept[:2]] == places).all()
+    assert not mem._make_room([0, 2])
+    pool.unpin(kept[:2])
+    assert mem._make_room([0, 2])
+    mem.check([held, *states[:-1]])

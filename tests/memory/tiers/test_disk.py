@@ -23,7 +23,10 @@ MODEL = b"m" * 16
 
 
 def run_of(number, sizes=(40, 24)):
-    return StoredRun(tuple(object_key(number.to_bytes(8, "little") + page.to_bytes(8, "little"), 0) for page in range(len(sizes))), tuple(sizes))
+    return StoredRun(
+        tuple(object_key(number.to_bytes(8, "little") + page.to_bytes(8, "little"), 0) for page in range(len(sizes))),
+        tuple(sizes),
+    )
 
 
 def payload(run):
@@ -89,7 +92,9 @@ def test_what_was_not_used_for_longest_goes(tmp_path):
         used.scan()
         new = run_of(7 if used is tier else 8)
         assert used.put(new, payload(new))
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(run.name for run in (runs[0], run_of(7), run_of(8)))
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
+        run.name for run in (runs[0], run_of(7), run_of(8))
+    )
     big = run_of(5, (limit,))
     assert tier.put(big, payload(big)), "what can never be stored must not be tried again"
     assert not tier.exists(big.keys[0])

@@ -21,7 +21,9 @@ def content(form, buffer, offset):
 
 @given(form=FORMS, slabs=st.integers(1, 4), data=st.data())
 def test_pages_go_out_and_in(form, slabs, data):
-    places = [slab * form.slab_bytes + page * form.page_bytes for slab in range(slabs) for page in range(form.slab_pages)]
+    places = [
+        slab * form.slab_bytes + page * form.page_bytes for slab in range(slabs) for page in range(form.slab_pages)
+    ]
     chosen = data.draw(st.lists(st.sampled_from(places), unique=True, max_size=len(places)))
     if data.draw(st.booleans()):
         chosen.sort()

@@ -26,7 +26,6 @@ from token_pages import PAGE, STEP, Running, TokenPages, array, memory
 
 from headrace.engine.policy import chunk
 from headrace.memory.commands import carry_out
-from headrace.memory.state_memory import Holding
 from headrace.memory.tiered_memory import TieredMemory, tier_groups
 from headrace.memory.tiers.keys import Identity
 from headrace.memory.tiers.store import TierLimits, TierStore
@@ -340,6 +339,7 @@ class Tiers(RuleBasedStateMachine):
 @pytest.fixture(autouse=True)
 def _small_probes(monkeypatch):
     monkeypatch.setattr("headrace.memory.tiers.copies.PROBE_BYTES", (10, 100))
+    monkeypatch.setattr("headrace.memory.tiers.copies._probe_key", lambda: bytes(18))
 
 
 class FakePath:

@@ -129,13 +129,18 @@ class Copies:
         assert self._disk is not None
         self._disk.scan()
         for size in PROBE_BYTES:
-            run = StoredRun((object_key(os.urandom(DIGEST_BYTES), 0),), (size,))
+            run = StoredRun((_probe_key(),), (size,))
             data = np.zeros(size, np.uint8)
             if self._disk.put(run, data) and self._disk.exists(run.keys[0]):
                 begin = self._clock()
                 if self._disk.get(run, [(0, 1)], lambda span, data=data: data, lambda *_: None, forget=True):  # type: ignore[misc]
                     self.rates["disk"].add(size, self._clock() - begin)
                 self._disk.remove(run)
+
+
+def _probe_key() -> bytes:
+    """A name that no other process has."""
+    return object_key(os.urandom(DIGEST_BYTES), 0)
 
 
 def _slice(run: StoredRun, part: Part, data: Bytes) -> Bytes:

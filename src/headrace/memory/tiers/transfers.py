@@ -178,17 +178,28 @@ class Transfers:
         Returns:
             Whether all was done.
         """
-        until = self._clock() + seconds
+        until = time.monotonic() + seconds
+
+        def left() -> float:
+            return max(0.0, until - time.monotonic())
+
         for transfer in self._asked.copy():
             self.give_up(transfer)
-        done = self._memory.drain(max(0.0, until - self._clock()))
-        done &= self._reader.drain(max(0.0, until - self._clock()))
-        while self.disk is not None and self.host.unsaved() is not None and done and not self.disk.writes.resting:
-            self._save_soon()
-            done = self._writer.drain(max(0.0, until - self._clock()))
+        done = self._memory.drain(left())
+        done &= self._reader.drain(left())
+        while done and self._unsaved and not self._writer_rests and self._save_soon():
+            done = self._writer.drain(left())
         for hand in (self._memory, self._reader, self._writer):
-            done &= hand.close(max(0.0, until - self._clock()))
-        return done and (self.disk is None or self.host.unsaved() is None)
+            done &= hand.close(left())
+        return done and not self._unsaved
+
+    @property
+    def _unsaved(self) -> bool:
+        return self.disk is not None and self.host.unsaved() is not None
+
+    @property
+    def _writer_rests(self) -> bool:
+        return self.disk is not None and self.disk.writes.resting
 
     def _ask(self, transfer: Transfer) -> Transfer | None:
         if self.waiting >= MOST_ASKED:
@@ -244,13 +255,15 @@ class Transfers:
         self._save_soon()
         return done
 
-    def _save_soon(self) -> None:
+    def _save_soon(self) -> bool:
+        """Have runs written that the disk does not have; False if that cannot be."""
         with self._lock:
-            if self.disk is None or self._saving:
-                return
-            self._saving = True
-        if not self._writer.submit(self._save):
-            self._saving = False
+            if self.disk is None:
+                return False
+            if self._saving:
+                return True
+            self._saving = self._writer.submit(self._save)
+            return self._saving
 
     def _save(self) -> None:
         saved = False
@@ -259,5 +272,5 @@ class Transfers:
         finally:
             with self._lock:
                 self._saving = False
-        if saved and self.host.unsaved() is not None:
+        if saved and self._unsaved:
             self._save_soon()
