@@ -37,10 +37,14 @@ class ManualHands:
             return True
         return False
 
+    @property
+    def idle(self):
+        return not self.jobs and not self.urgent
+
     def drain(self, seconds):
         while self.work():
             pass
-        return not self.jobs and not self.urgent
+        return self.idle
 
     close = drain
 
@@ -76,9 +80,6 @@ class FakeFile:
     @property
     def nbytes(self):
         return len(self.files.stored[self.name][0])
-
-    def expect(self, begin, nbytes):
-        pass
 
     def forget(self):
         pass

@@ -12,6 +12,7 @@ from headrace.cli.bench_memory import memory
 from headrace.cli.bench_overhead import overhead
 from headrace.cli.bench_quality import quality
 from headrace.cli.bench_serve import serve
+from headrace.cli.bench_tiers import tiers
 from headrace.cli.options import (
     DEFAULT_MODEL,
     DEFAULT_RECIPE,
@@ -45,6 +46,7 @@ app.command()(compare)
 app.command()(quality)
 app.command()(overhead)
 app.command()(memory)
+app.command()(tiers)
 
 
 @app.command()

@@ -39,10 +39,10 @@ def read(tier, run, spans=None):
     found = np.zeros(run.nbytes, np.uint8)
     spans = [(0, len(run.keys))] if spans is None else spans
 
-    def room(span):
-        return found[run.begins[span[0]] : run.begins[span[1]]]
+    def take(span, data):
+        found[run.begins[span[0]] : run.begins[span[1]]] = data
 
-    return found if tier.get(run, spans, room, lambda span, data: None) else None
+    return found if tier.get(run, spans, take) else None
 
 
 def filled(files, limit=1 << 20, count=3, **options):

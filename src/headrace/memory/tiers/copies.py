@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 
 from headrace.memory.page_form import Bytes
-from headrace.memory.tiers.disk import READ_BYTES, DiskTier, Span
+from headrace.memory.tiers.disk import DiskTier, Span
 from headrace.memory.tiers.host import HostTier
 from headrace.memory.tiers.keys import DIGEST_BYTES, object_key
 from headrace.memory.tiers.page_bytes import PageBytes
@@ -38,7 +38,6 @@ class Copies:
     ) -> None:
         self._pages, self._host, self._disk, self._clock = pages, host, disk, clock
         self.rates: dict[TierName, TransferRate] = {"host": TransferRate(), "disk": TransferRate()}
-        self._bounce: Bytes = np.empty(0, np.uint8)  # of the thread that reads files
 
     def store(self, transfer: Transfer) -> bool:
         """Pages of the arena into host memory; whether there is room."""
@@ -70,31 +69,13 @@ class Copies:
         return all(not transfer.given_up and self._load_file(leg) for leg in transfer.legs if leg.tier == "disk")
 
     def _load_file(self, leg: Leg) -> bool:
-        """Read pages from a file into the arena; the whole of a run goes by way of host memory and stays there."""
         assert self._disk is not None
-        run, begin = leg.run, self._clock()
-        whole = leg.nbytes == run.nbytes
-        kept = self._host.reserve(run, saved=True) if whole else None
-        ok = False
-        try:
-            ok = self._disk.get(run, _spans(leg), self._room(run, kept), lambda span, data: self._take(leg, span, data))
-        finally:
-            if kept is not None:
-                (self._host.put if ok else self._host.drop)(run)
-        if ok:
-            self.rates["disk"].add(leg.nbytes, self._clock() - begin)
-        return ok
-
-    def _room(self, run: StoredRun, kept: Bytes | None) -> Callable[[Span], Bytes]:
-        def room(span: Span) -> Bytes:
-            begin, end = run.begins[span[0]], run.begins[span[1]]
-            if kept is not None:
-                return kept[begin:end]
-            if len(self._bounce) < end - begin:
-                self._bounce = np.empty(max(end - begin, 2 * READ_BYTES), np.uint8)
-            return self._bounce[: end - begin]
-
-        return room
+        begin = self._clock()
+        spans = [(part.first, part.first + len(part.offsets)) for part in leg.parts]
+        if not self._disk.get(leg.run, spans, lambda span, data: self._take(leg, span, data)):
+            return False
+        self.rates["disk"].add(leg.nbytes, self._clock() - begin)
+        return True
 
     def _take(self, leg: Leg, span: Span, data: Bytes) -> None:
         part = next(part for part in leg.parts if part.first <= span[0] < part.first + len(part.offsets))
@@ -133,7 +114,7 @@ class Copies:
             data = np.zeros(size, np.uint8)
             if self._disk.put(run, data) and self._disk.exists(run.keys[0]):
                 begin = self._clock()
-                if self._disk.get(run, [(0, 1)], lambda span, data=data: data, lambda *_: None, forget=True):  # type: ignore[misc]
+                if self._disk.get(run, [(0, 1)], lambda span, data: None, forget=True):
                     self.rates["disk"].add(size, self._clock() - begin)
                 self._disk.remove(run)
 
@@ -146,7 +127,3 @@ def _probe_key() -> bytes:
 def _slice(run: StoredRun, part: Part, data: Bytes) -> Bytes:
     """The bytes of some of a run's pages."""
     return data[run.begins[part.first] : run.begins[part.first + len(part.offsets)]]
-
-
-def _spans(leg: Leg) -> list[Span]:
-    return [(part.first, part.first + len(part.offsets)) for part in leg.parts]

@@ -20,7 +20,7 @@ from headrace.memory.tiers.run_file import BadFileError
 from headrace.memory.tiers.run_index import Place, RunIndex
 
 logger = logging.getLogger(__name__)
-READ_BYTES = 1 << 20  # at once: large enough for a disk, small enough for a processor's cache
+READ_BYTES = 512 << 10  # at once: large enough for a disk, small enough to be checked and copied in a cache
 PART_SECONDS = 60.0  # a file that was not written to for so long belongs to a process that died
 SCAN_SECONDS = 10.0  # between looks at what other processes did
 NAME = re.compile(r"[0-9a-f]{32}\Z")
@@ -148,7 +148,6 @@ class DiskTier:
         self,
         run: StoredRun,
         spans: Sequence[Span],
-        room: Callable[[Span], Bytes],
         take: Callable[[Span, Bytes], None],
         *,
         forget: bool = False,
@@ -158,8 +157,7 @@ class DiskTier:
         Args:
             run: Which.
             spans: Which pages.
-            room: Gives the place of some pages' bytes.
-            take: Is given pages once they are there and right.
+            take: Is given some pages at a time, once they are there and right; the bytes are its until it returns.
             forget: Have the system forget the file first, to measure the disk.
 
         Returns:
@@ -171,7 +169,7 @@ class DiskTier:
             with self._files.open(run.name) as file:
                 if forget:
                     file.forget()
-                self._read(run, file, spans, room, take)
+                self._read(run, file, spans, take)
             self._files.touch(run.name)
         except FileNotFoundError:  # another process needed the room
             with self._lock:
@@ -193,25 +191,23 @@ class DiskTier:
         run: StoredRun,
         file: OpenFile,
         spans: Sequence[Span],
-        room: Callable[[Span], Bytes],
         take: Callable[[Span, Bytes], None],
     ) -> None:
         start = run_file.header_bytes(len(run.keys))
-        for first, end in spans:
-            file.expect(start + run.begins[first], run.begins[end] - run.begins[first])
         found, sums = self._header(run.name, file)
         if found != run:
             raise BadFileError("its pages are others")
-        for span in _bites(run, spans):
-            first, end = span
-            out = room(span)
-            if not file.read(start + run.begins[first], out):
-                raise BadFileError("it is cut off")
+        bites = list(_bites(run, spans))
+        buffer = np.empty(max(run.begins[end] - run.begins[first] for first, end in bites), np.uint8)
+        for first, end in bites:
             base = run.begins[first]
+            out = buffer[: run.begins[end] - base]
+            if not file.read(start + base, out):
+                raise BadFileError("it is cut off")
             for page in range(first, end):
                 if run_file.checksum(out[run.begins[page] - base : run.begins[page + 1] - base]) != sums[page]:
                     raise BadFileError(f"its page {page} is damaged")
-            take(span, out)
+            take((first, end), out)
 
     # -- giving up
 

@@ -44,11 +44,6 @@ class OpenFile:
         """Its size."""
         return os.fstat(self._descriptor).st_size
 
-    def expect(self, begin: int, nbytes: int) -> None:
-        """Have the system read ahead, where it can."""
-        if hasattr(os, "posix_fadvise"):
-            os.posix_fadvise(self._descriptor, begin, nbytes, os.POSIX_FADV_WILLNEED)
-
     def forget(self) -> None:
         """Have the system drop what it has of the file in memory, where it can."""
         if hasattr(os, "posix_fadvise"):

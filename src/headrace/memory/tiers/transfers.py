@@ -4,7 +4,7 @@
 
     arena ──store──▶ host ──save──▶ disk           a thread for what touches host memory only,
     arena ◀──load─── host                          one that reads files, one that writes them:
-    arena ◀──load─── host ◀──────── disk           a disk that hangs stops only itself
+    arena ◀──load────────────────── disk           a disk that hangs stops only itself
 
 A transfer may run beside steps. Whoever asks for it sees to it that its pages are neither freed nor moved until
 it is in ``finished()``, and names the batch after which their bytes are what they should be.
@@ -36,6 +36,11 @@ class Hands(Protocol):
 
     def submit(self, job: Job, *, urgent: bool = False) -> bool:
         """Take a job, unless there are too many."""
+        ...
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing to do."""
         ...
 
     def drain(self, seconds: float) -> bool:
@@ -160,6 +165,11 @@ class Transfers:
     def waiting(self) -> int:
         """Transfers that have not ended."""
         return len(self._asked) + len(self._running)
+
+    @property
+    def idle(self) -> bool:
+        """Whether no thread has anything to do."""
+        return self._memory.idle and self._reader.idle and self._writer.idle
 
     def refresh(self) -> None:
         """Measure the tiers, and look what is on the disk, unless that was done not long ago."""

@@ -1,0 +1,64 @@
+"""``headrace bench tiers``: how fast stored state comes back."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from headrace.bench.tiers import TierRates
+
+
+def tiers(
+    folder: Annotated[
+        Path, typer.Argument(help="A folder on the disk to measure.", exists=True, file_okay=False)
+    ] = Path(),
+    json_target: Annotated[
+        str | None,
+        typer.Option("--json", metavar="FILE", help="Write one JSON object to a file; - is standard output."),
+    ] = None,
+    tokens: Annotated[int, typer.Option(min=16, help="Tokens of the prefix.")] = 4000,
+    repeat: Annotated[int, typer.Option(min=1, help="Runs of each kind; the median counts.")] = 5,
+) -> None:
+    """Measure how fast stored state comes back.
+
+    A prefix of SmolLM2-135M, 16 bits an element, goes from an arena to host memory and to files and back, beside a
+    plain copy and a plain read of as many bytes. No model is needed. cold: after the system has dropped the files.
+    """
+    import msgspec
+
+    from headrace.bench.tiers import measure_tiers
+    from headrace.cli.output import write_json
+
+    found = measure_tiers(
+        folder, tokens=tokens, repeat=repeat, report=lambda what: print(what, file=sys.stderr, flush=True)
+    )
+    if json_target != "-":
+        _print(found)
+    if json_target is not None:
+        write_json(msgspec.to_builtins(found), json_target)
+
+
+def _print(found: TierRates) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    title = f"{found.tokens:,} tokens, {found.nbytes / 1e6:,.1f} MB"
+    table = Table("", "ms", "GB/s", "beside", title=title, box=None)
+    rows = (
+        ("copy of memory", found.copy, None, ""),
+        ("arena to host memory", found.store, found.copy, "copy"),
+        ("host memory to arena", found.load_host, found.copy, "copy"),
+        ("read of files, cold", found.read_cold, None, ""),
+        ("disk to arena, cold", found.load_cold, found.read_cold, "read"),
+        ("read of files, warm", found.read_warm, None, ""),
+        ("disk to arena, warm", found.load_warm, found.read_warm, "read"),
+        ("host memory to disk", found.save, None, ""),
+    )
+    for name, seconds, peer, what in rows:
+        ratio = "" if peer is None else f"{seconds / peer:.2f} x {what}"
+        table.add_row(name, f"{seconds * 1e3:,.1f}", f"{found.nbytes / seconds / 1e9:.2f}", ratio)
+    Console().print(table)
