@@ -207,16 +207,32 @@ class TieredMemory:
             Fetches that are over, well or not.
         """
         self.store.transfers.launch(step)
-        over = [fetch for transfer in self.store.finished() if (fetch := self._end(transfer)) is not None]
+        ended = [transfer for transfer in self.store.finished() if transfer in self._pinned]
+        over = [fetch for transfer in ended if (fetch := self._end(transfer)) is not None]
         now = self._clock()
-        for transfer, pinned in self._pinned.items():
-            fetch = pinned.fetch
-            if fetch is not None and fetch.state == "loading" and now > fetch.deadline:
-                # The pages stay held until the transfer ends: a thread may be writing into them.
-                self.store.transfers.give_up(transfer)
-                self._leave(fetch, "failed")
-                over.append(fetch)
+        late = [t for t, pinned in self._pinned.items() if pinned.fetch is not None and now > pinned.fetch.deadline]
+        return over + self._give_up(late)
+
+    def forget(self, key: Hashable, tokens: IntArray, sound: int) -> list[Fetch]:
+        """Let nobody find what is stored of a sequence behind its first ``sound`` tokens; see ``StateMemory.forget``.
+
+        Returns:
+            Fetches that failed of it.
+        """
+        digests = self.store.chain(key, tokens)[sound // self.memory.page_tokens :]
+        over = self._give_up([t for t in self._pinned if t.concerns(digests)])
+        self.store.forget(digests)
         return over
+
+    def reset(self) -> list[Fetch]:
+        """Give up all transfers, before ``StateMemory.reset``; fetches that failed of it."""
+        return self._give_up(list(self._pinned))
+
+    def _give_up(self, transfers: list[Transfer]) -> list[Fetch]:
+        for transfer in transfers:
+            self.store.transfers.give_up(transfer)
+            transfer.ok = False
+        return [fetch for transfer in transfers if (fetch := self._end(transfer)) is not None]
 
     @property
     def needs_batch(self) -> bool:
@@ -235,8 +251,7 @@ class TieredMemory:
     def close(self, seconds: float) -> bool:
         """End all transfers and write to the disk what it does not have, in so many seconds; whether all was done."""
         done = self.store.transfers.close(seconds)
-        for transfer in self.store.finished():
-            self._end(transfer)
+        self.collected(self._planned)
         return done
 
     def _end(self, transfer: Transfer) -> Fetch | None:
@@ -247,16 +262,10 @@ class TieredMemory:
         if fetch is not None and transfer.ok:
             self._loaded(fetch, pinned.held)
         self.memory.release(pinned.held)
-        if fetch is None or fetch.state != "loading":
-            return None
-        self._leave(fetch, "done" if transfer.ok else "failed")
+        if fetch is not None:
+            fetch.state = "done" if transfer.ok else "failed"
+            self._coming = {digest: other for digest, other in self._coming.items() if other is not fetch}
         return fetch
-
-    def _leave(self, fetch: Fetch, state: Literal["done", "failed"]) -> None:
-        fetch.state = state
-        for digest in fetch.digests:
-            if self._coming.get(digest) is fetch:
-                del self._coming[digest]
 
     # -- pages
 

@@ -41,6 +41,7 @@ def read(tier, run, spans=None):
 
     def take(span, data):
         found[run.begins[span[0]] : run.begins[span[1]]] = data
+        return True
 
     return found if tier.get(run, spans, take) else None
 

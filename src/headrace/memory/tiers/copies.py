@@ -45,41 +45,45 @@ class Copies:
         room = self._host.reserve(run, saved=self._disk is None)
         if room is None:
             return False
+        done = False
         try:
-            for part in parts:
-                self._pages.read(part.group, part.offsets, _slice(run, part, room))
-        except BaseException:
-            self._host.drop(run)
-            raise
-        self._host.put(run)
-        return True
+            done = all(
+                transfer.touch(self._pages.read, part.group, part.offsets, _slice(run, part, room)) for part in parts
+            )
+        finally:
+            (self._host.put if done else self._host.drop)(run)
+        return done
 
     def load_host(self, transfer: Transfer) -> bool:
         """Pages in host memory into the arena."""
         for leg in transfer.legs:
             if leg.tier == "host":
                 begin = self._clock()
+                data = transfer.held[leg.run.name]
                 for part in leg.parts:
-                    self._pages.write(part.group, part.offsets, _slice(leg.run, part, transfer.held[leg.run.name]))
+                    piece = _slice(leg.run, part, data)
+                    if not transfer.touch(self._pages.write, part.group, part.offsets, piece):
+                        return False
                 self.rates["host"].add(leg.nbytes, self._clock() - begin)
         return True
 
     def load_disk(self, transfer: Transfer) -> bool:
         """Pages of files into the arena; whether all were right."""
-        return all(not transfer.given_up and self._load_file(leg) for leg in transfer.legs if leg.tier == "disk")
+        return all(self._load_file(transfer, leg) for leg in transfer.legs if leg.tier == "disk")
 
-    def _load_file(self, leg: Leg) -> bool:
+    def _load_file(self, transfer: Transfer, leg: Leg) -> bool:
         assert self._disk is not None
         begin = self._clock()
         spans = [(part.first, part.first + len(part.offsets)) for part in leg.parts]
-        if not self._disk.get(leg.run, spans, lambda span, data: self._take(leg, span, data)):
+        if not self._disk.get(leg.run, spans, lambda span, data: self._take(transfer, leg, span, data)):
             return False
         self.rates["disk"].add(leg.nbytes, self._clock() - begin)
         return True
 
-    def _take(self, leg: Leg, span: Span, data: Bytes) -> None:
+    def _take(self, transfer: Transfer, leg: Leg, span: Span, data: Bytes) -> bool:
         part = next(part for part in leg.parts if part.first <= span[0] < part.first + len(part.offsets))
-        self._pages.write(part.group, part.offsets[span[0] - part.first : span[1] - part.first], data)
+        offsets = part.offsets[span[0] - part.first : span[1] - part.first]
+        return transfer.touch(self._pages.write, part.group, offsets, data)
 
     def save(self) -> bool:
         """Write a run that the disk does not have; whether one was."""
@@ -89,10 +93,10 @@ class Copies:
             return False
         try:
             saved = self._disk.put(run, data)
+            if saved and not self._host.note_saved(run):
+                self._disk.remove(run)
         finally:
             self._host.free(run)
-        if saved:
-            self._host.note_saved(run)
         return saved
 
     # -- measuring
@@ -114,7 +118,7 @@ class Copies:
             data = np.zeros(size, np.uint8)
             if self._disk.put(run, data) and self._disk.exists(run.keys[0]):
                 begin = self._clock()
-                if self._disk.get(run, [(0, 1)], lambda span, data: None, forget=True):
+                if self._disk.get(run, [(0, 1)], lambda span, data: True, forget=True):
                     self.rates["disk"].add(size, self._clock() - begin)
                 self._disk.remove(run)
 

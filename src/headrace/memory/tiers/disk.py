@@ -45,6 +45,7 @@ class DiskTier:
         self._files, self._identity, self._limit, self._clock = files, identity, nbytes, clock
         self._index = RunIndex()
         self._sizes: dict[str, int] = {}
+        self._doomed: set[str] = set()  # files that are to be removed, and not to be found until then
         self._lock = threading.Lock()
         self._evicted = self._errors = 0
         self._scanned: float | None = None
@@ -87,6 +88,8 @@ class DiskTier:
             # A process that is alive after all fails to rename, which is a store that did not happen.
             if time.time() - entry.used > PART_SECONDS:
                 self._files.remove(entry.name)
+        elif entry.name in self._doomed:
+            self._remove(entry.name)
         elif NAME.match(entry.name) and entry.name not in self._index.runs:
             try:
                 with self._files.open(entry.name) as file:
@@ -141,6 +144,7 @@ class DiskTier:
             return False
         self.writes.worked()
         with self._lock:
+            self._doomed.discard(run.name)
             self._add(run)
         return True
 
@@ -148,7 +152,7 @@ class DiskTier:
         self,
         run: StoredRun,
         spans: Sequence[Span],
-        take: Callable[[Span, Bytes], None],
+        take: Callable[[Span, Bytes], bool],
         *,
         forget: bool = False,
     ) -> bool:
@@ -157,7 +161,8 @@ class DiskTier:
         Args:
             run: Which.
             spans: Which pages.
-            take: Is given some pages at a time, once they are there and right; the bytes are its until it returns.
+            take: Is given some pages at a time, once they are there and right; the bytes are its until it returns. It
+                says whether to go on.
             forget: Have the system forget the file first, to measure the disk.
 
         Returns:
@@ -169,7 +174,7 @@ class DiskTier:
             with self._files.open(run.name) as file:
                 if forget:
                     file.forget()
-                self._read(run, file, spans, take)
+                done = self._read(run, file, spans, take)
             self._files.touch(run.name)
         except FileNotFoundError:  # another process needed the room
             with self._lock:
@@ -184,15 +189,15 @@ class DiskTier:
         self.reads.worked()
         with self._lock:
             self._index.use(run.name)
-        return True
+        return done
 
     def _read(
         self,
         run: StoredRun,
         file: OpenFile,
         spans: Sequence[Span],
-        take: Callable[[Span, Bytes], None],
-    ) -> None:
+        take: Callable[[Span, Bytes], bool],
+    ) -> bool:
         start = run_file.header_bytes(len(run.keys))
         found, sums = self._header(run.name, file)
         if found != run:
@@ -207,7 +212,9 @@ class DiskTier:
             for page in range(first, end):
                 if run_file.checksum(out[run.begins[page] - base : run.begins[page + 1] - base]) != sums[page]:
                     raise BadFileError(f"its page {page} is damaged")
-            take((first, end), out)
+            if not take((first, end), out):
+                return False
+        return True
 
     # -- giving up
 
@@ -224,6 +231,20 @@ class DiskTier:
                 self._evicted += 1
             self._remove(name)
         return freed
+
+    def forget(self, keys: Iterable[bytes]) -> list[StoredRun]:
+        """Have some pages found no more. What had them is to be removed, which takes longer.
+
+        Args:
+            keys: Of the pages.
+        """
+        with self._lock:
+            wanted = set(keys)
+            runs = [run for run in self._index.runs.values() if not wanted.isdisjoint(run.keys)]
+            for run in runs:
+                self._forget(run.name)
+                self._doomed.add(run.name)
+            return runs
 
     def remove(self, run: StoredRun) -> None:
         """Remove a run's file."""
@@ -259,6 +280,9 @@ class DiskTier:
             self._files.remove(name)
         except OSError as error:
             self._failed(self.writes, "be removed", error)
+        else:
+            with self._lock:
+                self._doomed.discard(name)
 
     def _bad(self, name: str, error: BadFileError) -> None:
         logger.warning("stored state is damaged, it is computed again: %s", error, extra={"file": name})

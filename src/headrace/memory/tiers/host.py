@@ -43,6 +43,7 @@ class _Kept:
         users: Transfers that read or write it; it is not evicted while there are some.
         saved: The next tier has it, or need not have it.
         whole: Its bytes are there, so that it may be found.
+        doomed: It goes as soon as nobody uses it.
     """
 
     run: StoredRun
@@ -50,6 +51,7 @@ class _Kept:
     users: int
     saved: bool
     whole: bool = False
+    doomed: bool = False
 
 
 class HostTier:
@@ -89,7 +91,7 @@ class HostTier:
         """
         with self._lock:
             kept = self._kept.get(run.name)
-            if kept is None or not kept.whole:
+            if kept is None or not kept.whole or kept.doomed:
                 return None
             kept.users += 1
             if use:
@@ -99,7 +101,7 @@ class HostTier:
     def free(self, run: StoredRun) -> None:
         """A transfer is done with a run that it got."""
         with self._lock:
-            self._kept[run.name].users -= 1
+            self._done(self._kept[run.name])
 
     # -- keeping
 
@@ -126,9 +128,10 @@ class HostTier:
         """A reserved run is whole and may be found."""
         with self._lock:
             kept = self._kept[run.name]
-            kept.users -= 1
             kept.whole = True
-            self._index.add(run)
+            if not kept.doomed:
+                self._index.add(run)
+            self._done(kept)
 
     def drop(self, run: StoredRun) -> None:
         """A reserved run could not be filled."""
@@ -143,11 +146,11 @@ class HostTier:
         with self._lock:
             return next((run for run in self._index.runs.values() if not self._kept[run.name].saved), None)
 
-    def note_saved(self, run: StoredRun) -> None:
-        """The next tier has a run, or has refused it for good."""
+    def note_saved(self, run: StoredRun) -> bool:
+        """The next tier has a run that was got here, or has refused it for good; whether it may keep it."""
         with self._lock:
-            if run.name in self._kept:
-                self._kept[run.name].saved = True
+            self._kept[run.name].saved = True
+            return not self._kept[run.name].doomed
 
     # -- giving up
 
@@ -158,6 +161,23 @@ class HostTier:
             while before - self._extents.used < nbytes and self._evict_one():
                 pass
             return before - self._extents.used
+
+    def forget(self, keys: Iterable[bytes]) -> None:
+        """Have some pages, and all that were stored with them, found no more."""
+        with self._lock:
+            wanted = set(keys)
+            for kept in list(self._kept.values()):
+                if not kept.doomed and not wanted.isdisjoint(kept.run.keys):
+                    kept.doomed = True
+                    kept.users += 1
+                    if kept.whole:
+                        self._index.remove(kept.run.name)
+                    self._done(kept)
+
+    def _done(self, kept: _Kept) -> None:
+        kept.users -= 1
+        if kept.doomed and not kept.users:
+            self._extents.give(self._kept.pop(kept.run.name).begin)
 
     def _evict_one(self) -> bool:
         idle = [kept for name in self._index.runs if not (kept := self._kept[name]).users]
@@ -188,11 +208,12 @@ class HostTier:
         with self._lock:
             self._extents.check()
             self._index.check()
-            whole = {name for name, kept in self._kept.items() if kept.whole}
+            whole = {name for name, kept in self._kept.items() if kept.whole and not kept.doomed}
             assert set(self._index.runs) == whole, "a run is found that is not there"
             lent = sorted(kept.begin for kept in self._kept.values())
             assert lent == sorted(self._extents.lent), "bytes belong to nobody"
             assert all(kept.users >= (not kept.whole) for kept in self._kept.values()), "users are miscounted"
+            assert all(kept.users for kept in self._kept.values() if kept.doomed), "a run stays that nobody wants"
 
     def _bytes(self, kept: _Kept) -> Bytes:
         return self._block[kept.begin : kept.begin + kept.run.nbytes]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import threading
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -88,7 +90,8 @@ class Transfer:
         legs: What it does; one a run.
         after: It starts when this batch is collected.
         ok: Whether all went well so far.
-        given_up: Nobody waits for it any more.
+        given_up: Nobody waits for it any more, and it touches the arena no more; see ``give_up``.
+        lock: Held by whoever touches the arena for it.
         jobs: Threads that are not done with it.
         held: Runs in host memory that are kept for it.
     """
@@ -98,8 +101,26 @@ class Transfer:
     after: int
     ok: bool = True
     given_up: bool = False
+    lock: threading.Lock = field(default_factory=threading.Lock)
     jobs: int = 0
     held: dict[str, Bytes] = field(default_factory=dict)
+
+    def give_up(self) -> None:
+        """Have the arena touched no more from now on, whatever a thread is waiting for."""
+        with self.lock:
+            self.given_up = True
+
+    def touch(self, copy: Callable[[int, Offsets, Bytes], None], group: int, offsets: Offsets, data: Bytes) -> bool:
+        """Copy bytes out of the arena or into it, unless the transfer was given up; whether that was done."""
+        with self.lock:
+            if not self.given_up:
+                copy(group, offsets, data)
+            return not self.given_up
+
+    def concerns(self, digests: Iterable[bytes]) -> bool:
+        """Whether it moves a page of these."""
+        wanted = set(digests)
+        return any(key[:DIGEST_BYTES] in wanted for leg in self.legs for key in leg.run.keys)
 
     def nbytes(self, tier: TierName) -> int:
         """Bytes that go over to a tier or from it."""

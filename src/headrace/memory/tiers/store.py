@@ -211,6 +211,13 @@ class TierStore:
                 started.append((transfer, members))
         return started
 
+    def forget(self, digests: Sequence[bytes]) -> None:
+        """Have nothing found that stands for a page of a prefix, nor what was stored with it."""
+        keys = [object_key(digest, n) for n in range(len(self.groups)) for digest in digests]
+        self.host.forget(keys)
+        if self.disk is not None:
+            self.transfers.remove(self.disk.forget(keys))
+
     def finished(self) -> list[Transfer]:
         """Transfers that have ended since the last call."""
         ended = self.transfers.finished()

@@ -7,7 +7,7 @@
     arena ◀──load────────────────── disk           a disk that hangs stops only itself
 
 A transfer may run beside steps. Whoever asks for it sees to it that its pages are neither freed nor moved until
-it is in ``finished()``, and names the batch after which their bytes are what they should be.
+it is in ``finished()`` or given up, and names the batch after which their bytes are what they should be.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 from headrace.memory.tiers.copies import Copies
@@ -136,12 +137,18 @@ class Transfers:
         return ended
 
     def give_up(self, transfer: Transfer) -> None:
-        """Nobody waits for a transfer any more. It ends as soon as it can."""
-        transfer.given_up = True
+        """Nobody waits for a transfer any more: its pages are free to go now, and it ends as soon as it can."""
+        transfer.give_up()
         if transfer in self._asked:
             self._asked.remove(transfer)
             transfer.jobs = 1
             self._end(transfer, ok=False)
+
+    def remove(self, runs: Sequence[StoredRun]) -> None:
+        """Have files removed."""
+        if self.disk is not None:
+            for run in runs:
+                self._writer.submit(partial(self.disk.remove, run))
 
     def load_seconds(self, legs: Sequence[Leg]) -> float:
         """What a load will take, behind those that run already."""
