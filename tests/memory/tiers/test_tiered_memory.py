@@ -25,7 +25,7 @@ from tier_doubles import Clock, Crew, FakeFiles, FaultyPages
 from token_pages import PAGE, STEP, Running, TokenPages, array, memory
 
 from headrace.engine.policy import chunk
-from headrace.memory.commands import carry_out
+from headrace.memory.commands import POISON, carry_out
 from headrace.memory.tiered_memory import TieredMemory, tier_groups
 from headrace.memory.tiers.keys import Identity
 from headrace.memory.tiers.store import TierLimits, TierStore
@@ -155,6 +155,26 @@ class Replica:
     def fetch(self, tokens, seconds=math.inf):
         return self.tiered.fetch("key", array(tokens), lambda start, end: seconds)
 
+    def forget(self, tokens, sound):
+        """What is behind some tokens is not to be trusted: nobody may find it any more."""
+        for over in self.tiered.forget("key", array(tokens), sound):
+            assert over.state == "failed"
+        self.mem.forget("key", array(tokens), sound)
+        digests = self.store.chain("key", array(tokens))
+        assert not self.store.lookup(digests, sound // PAGE)
+
+    def reset(self):
+        """A batch failed: all begins anew."""
+        self.tiered.reset()
+        self.mem.reset()
+        assert not self.tiered.waiting
+        self.batches.clear()
+        self.running.clear()
+        self.collected = self.step
+        self.bytes.buffer[:] = POISON  # as if others wrote there
+        for table in self.bytes.tables:
+            table[:] = -1
+
     def check(self):
         self.tiered.check([sequence.held for sequence in self.running])
 
@@ -266,6 +286,17 @@ class Tiers(RuleBasedStateMachine):
         """Threads do some of their jobs, time goes by, and the engine looks."""
         self.replica.clock.now += seconds
         self.some_work(jobs)
+
+    @precondition(lambda self: self.seen)
+    @rule(data=st.data())
+    def forget(self, data):
+        tokens = data.draw(st.sampled_from(self.seen))
+        self.replica.forget(tokens, data.draw(st.integers(0, len(tokens))))
+
+    @precondition(lambda self: not self.calm)
+    @rule()
+    def reset(self):
+        self.replica.reset()
 
     @rule(nbytes=st.sampled_from([20, 100, 1 << 30]))
     def evict(self, nbytes):
