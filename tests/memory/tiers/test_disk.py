@@ -229,6 +229,22 @@ def test_parts_of_dead_processes_are_removed(tmp_path):
     assert [path.name[33:] for path in tmp_path.iterdir()] == ["12345679.part"]
 
 
+def test_what_is_forgotten_is_not_found_again():
+    files = FakeFiles()
+    tier, runs = filled(files)
+    assert tier.forget([runs[1].keys[1], object_key(bytes(16), 7)]) == [runs[1]]
+    assert read(tier, runs[0]) is not None
+    files.broken["remove"] = errno.EIO
+    tier.scan()
+    assert not tier.exists(runs[1].keys[0])
+    files.broken.clear()
+    tier.scan()
+    assert runs[1].name not in files.stored
+    assert tier.put(runs[1], payload(runs[1]))
+    tier.scan()
+    assert (read(tier, runs[1]) == payload(runs[1])).all()
+
+
 FULL_DISK = """
 import resource, signal, sys
 sys.path.insert(0, {support!r}); sys.path.insert(0, {here!r})

@@ -70,6 +70,26 @@ def test_a_run_that_is_not_filled_is_not_found():
     assert tier.usage().errors == 1
 
 
+def test_what_is_forgotten_goes_when_nobody_uses_it():
+    tier = HostTier(4 * 4096)
+    for n in range(3):
+        put(tier, run_of(n), saved=False)
+    data, kept = tier.get(run_of(0)), tier.reserve(run_of(3), saved=True)
+    assert kept is not None
+    tier.forget([run_of(n).keys[0] for n in (0, 1, 3)])
+    tier.check()
+    assert tier.find([run_of(n).keys[0] for n in range(4)]) == [None, None, (run_of(2), 0), None]
+    assert tier.get(run_of(0)) is None
+    assert not tier.note_saved(run_of(0)), "the next tier must forget it, too"
+    assert (data == int(run_of(0).name[:2], 16)).all()
+    assert tier.usage().runs == 3
+    tier.free(run_of(0))
+    tier.put(run_of(3))
+    tier.check()
+    assert tier.usage().runs == 1
+    assert put(tier, run_of(3))
+
+
 def test_pages_that_two_runs_have():
     """Whichever goes, what is found is there."""
     tier = HostTier(8 * 4096)

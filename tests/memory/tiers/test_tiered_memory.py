@@ -1,7 +1,7 @@
 """Sequences whose prefixes wander between arena, host memory and disk, while anything fails.
 
-Batches are planned before the one before them has run, transfers end at any time in any order, the disk loses, spoils
-and refuses files. Every token reads all that it sees, so a byte that is not its sequence's shows.
+Batches are planned, and counted as done, before the one before them has run; transfers end at any time in any order; the
+disk loses, spoils and refuses files. Every token reads all that it sees, so a byte that is not its sequence's shows.
 """
 
 import errno
@@ -26,6 +26,7 @@ from token_pages import PAGE, STEP, Running, TokenPages, array, memory
 
 from headrace.engine.policy import chunk
 from headrace.memory.commands import POISON, carry_out
+from headrace.memory.state_memory import RowWrite
 from headrace.memory.tiered_memory import TieredMemory, tier_groups
 from headrace.memory.tiers.keys import Identity
 from headrace.memory.tiers.store import TierLimits, TierStore
@@ -70,16 +71,14 @@ class Replica:
         assert computed % PAGE == 0
         assert computed < len(tokens)
         sequence = Running(tokens, held, computed, [np.full(40, -1, np.int32) for _ in self.mem.groups])
-        for group, row in enumerate(held.rows):
-            sequence.rows[group][: len(row)] = row
-        sequence.pending = []
+        sequence.pending = [RowWrite(group, 0, row.copy()) for group, row in enumerate(held.rows)]
         self.running.append(sequence)
         return sequence
 
-    def plan(self, sequence, most):
-        """Plan a batch of one sequence, if there is room."""
+    def plan(self, sequence, most, offer=True):
+        """Plan a batch of one sequence, if there is room, and count it as done."""
         pending = len(sequence.tokens) - sequence.computed
-        if not pending or any(sequence is other for _, other, _, _ in self.batches):
+        if not pending:
             return False
         count = chunk(sequence.computed, pending, most, PAGE if self.mem.has_states else 1)
         reach = sequence.computed + count
@@ -90,31 +89,30 @@ class Replica:
             if writes is None:
                 return False
             sequence.pending += writes
-        self._submit(sequence, count, sequence.pending)
-        sequence.pending = []
+        self._submit(sequence, sequence.computed, count, sequence.pending)
+        sequence.computed = reach
+        sequence.pending = self.mem.settle(sequence.held)
+        if offer:
+            self.share(sequence)
+        self.mem.trim(sequence.held, sequence.computed)
         return True
 
     def plan_nothing(self):
-        self._submit(None, 0, [])
+        self._submit(None, 0, 0, [])
 
-    def _submit(self, sequence, count, writes):
+    def _submit(self, *work):
         self.step += 1
-        self.batches.append((self.mem.commands(), sequence, count, writes))
+        self.batches.append((self.mem.commands(), *work))
         self.tiered.planned(self.step)
 
-    def collect(self, offer=True):
+    def collect(self):
         """Run the oldest batch."""
-        commands, sequence, count, writes = self.batches.popleft()
+        commands, sequence, computed, count, writes = self.batches.popleft()
         carry_out(commands, self.bytes.forms, self.bytes.tables, self.bytes.buffer)
         self.collected += 1
         if sequence is not None:
-            sequence.write(writes)
-            self.bytes.compute(sequence.rows, sequence.tokens, sequence.computed, count)
-            sequence.computed += count
-            sequence.pending += self.mem.settle(sequence.held)
-            if offer:
-                self.share(sequence)
-            self.mem.trim(sequence.held, sequence.computed)
+            sequence.write(RowWrite(write.group, write.start, write.handles.copy()) for write in writes)
+            self.bytes.compute(sequence.rows, sequence.tokens, computed, count)
         return self.tiered.collected(self.collected)
 
     def share(self, sequence):
@@ -127,16 +125,6 @@ class Replica:
             self.share(sequence)
         self.mem.release(sequence.held)
         self.running.remove(sequence)
-
-    def compute(self, tokens):
-        """A sequence from its start to its end; how many of its tokens were cached."""
-        sequence = self.add(tokens)
-        cached = sequence.computed
-        while sequence.computed < len(tokens):
-            assert self.plan(sequence, STEP)
-            self.collect()
-        self.end(sequence)
-        return cached
 
     def settle(self):
         """Let all batches run and all transfers end."""
@@ -229,7 +217,7 @@ class Tiers(RuleBasedStateMachine):
     def compute_all(self, tokens, jobs):
         sequence = self.replica.add(tokens)
         while sequence.computed < len(sequence.tokens) and self.replica.plan(sequence, STEP):
-            while self.replica.batches:
+            while len(self.replica.batches) > jobs % 2:
                 self.replica.collect()
             self.some_work(jobs)
         self.replica.end(sequence)
@@ -255,19 +243,19 @@ class Tiers(RuleBasedStateMachine):
         self.replica.tiered.collected(self.replica.collected)
 
     @precondition(lambda self: self.replica.running)
-    @rule(data=st.data(), more=st.lists(st.integers(0, 1), max_size=3), most=st.integers(1, STEP))
-    def plan(self, data, more, most):
+    @rule(data=st.data(), more=st.lists(st.integers(0, 1), max_size=3), most=st.integers(1, STEP), offer=st.booleans())
+    def plan(self, data, more, most, offer):
         if len(self.replica.batches) == 2:
             return
         sequence = data.draw(st.sampled_from(self.replica.running))
         if sequence.computed == len(sequence.tokens) < 100:
             sequence.tokens = [*sequence.tokens, *more]
-        self.replica.plan(sequence, most)
+        self.replica.plan(sequence, most, offer)
 
     @precondition(lambda self: self.replica.batches)
-    @rule(offer=st.booleans())
-    def collect(self, offer):
-        self.replica.collect(offer)
+    @rule()
+    def collect(self):
+        self.replica.collect()
 
     @precondition(lambda self: self.replica.tiered.needs_batch and not self.replica.batches)
     @rule()
@@ -277,9 +265,7 @@ class Tiers(RuleBasedStateMachine):
     @precondition(lambda self: self.replica.running)
     @rule(data=st.data(), offer=st.booleans())
     def end(self, data, offer):
-        sequence = data.draw(st.sampled_from(self.replica.running))
-        if not any(sequence is other for _, other, _, _ in self.replica.batches):
-            self.replica.end(sequence, offer)
+        self.replica.end(data.draw(st.sampled_from(self.replica.running)), offer)
 
     @rule(jobs=st.integers(1, 12), seconds=st.sampled_from([0.0, 0.0, 0.2, 70.0]))
     def work(self, jobs, seconds):
