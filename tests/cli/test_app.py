@@ -41,7 +41,9 @@ def test_the_listed_help_is_the_verb_s_own(name):
     assert load_verb(name).help.splitlines()[0] == VERBS[name].help
 
 
-@pytest.mark.parametrize("args", [[name] for name in OURS] + [["bench", "engine"], ["bench", "limits"]])
+@pytest.mark.parametrize(
+    "args", [[name] for name in OURS] + [["bench", "engine"], ["bench", "limits"], ["bench", "tiers"]]
+)
 def test_every_verb_explains_itself(run, args):
     result = run(*args, "--help")
     assert result.exit_code == 0

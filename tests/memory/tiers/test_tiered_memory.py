@@ -389,3 +389,115 @@ TestTiers.settings = settings(max_examples=60, stateful_step_count=60, deadline=
 def test_tiers_at_length():
     """150,000 operations."""
     run_state_machine_as_test(Tiers, settings=settings(max_examples=1_500, stateful_step_count=100, deadline=None))
+
+
+def replica(kinds=("full",), host=64, **options):
+    made = Replica(kinds, 40 * 96, host << 12, None, 0, {}, **options)
+    made.crew.finish()
+    return made
+
+
+def whole(made, tokens):
+    """Compute and share a sequence, let its stores end, and have the arena forget it."""
+    sequence = made.add(tokens)
+    while made.plan(sequence, STEP):
+        made.collect()
+    made.end(sequence)
+    made.settle()
+    made.mem.tree.evict(1 << 30)
+
+
+def test_a_prefix_comes_back():
+    made = replica(("full", "window", "state"))
+    tokens = [1] * 8 + [0] * 8
+    whole(made, tokens)
+    fetch = made.fetch([*tokens, 1])
+    assert fetch.state == "loading"
+    assert made.mem.cached("key", array([*tokens, 1])) == 0
+    assert made.fetch([*tokens, 0]) is fetch, "two that wait for the same wait for one load"
+    assert made.settle() == [fetch]
+    assert fetch.state == "done"
+    assert made.mem.cached("key", array([*tokens, 1])) == 16
+    assert made.fetch([*tokens, 1]) is None, "it is here"
+    made.stop()
+
+
+def test_computing_that_is_faster_is_not_waited_for():
+    made = replica()
+    whole(made, [1] * 16)
+    assert made.fetch([1] * 17, seconds=0.0) is None
+    assert not made.tiered.waiting
+    assert made.fetch([1] * 17, seconds=1e-9) is not None
+
+
+def test_a_late_load_is_given_up_and_its_pages_are_free_at_once():
+    made = replica()
+    whole(made, [1] * 16)
+    made.crew.hands["tiers-memory"].hangs = True
+    fetch = made.fetch([1] * 17, seconds=3.0)
+    made.tiered.collected(made.collected)
+    made.clock.now += 2.9
+    assert made.tiered.collected(made.collected) == []
+    made.clock.now += 0.2
+    assert made.tiered.collected(made.collected) == [fetch]
+    assert fetch.state == "failed"
+    assert made.mem.arena.free_slabs == made.mem.arena.slabs
+    made.bytes.buffer[:] = 9
+    made.stop()
+    assert (made.bytes.buffer == 9).all()
+
+
+def test_a_state_that_is_written_again_is_not_stored():
+    """Of two equal prompts side by side the tree has one's state; the other goes on writing into its own."""
+    made = replica(("full", "state"))
+    first, second = made.add([1] * 8), made.add([1] * 8)
+    made.plan(first, 8)
+    made.collect()
+    made.settle()
+    made.store.host.evict(1 << 30)
+    second.tokens = [1] * 12
+    made.plan(second, 8)
+    made.plan(second, 4)
+    made.collect()
+    made.collect()
+    made.settle()
+    for sequence in (first, second):
+        made.end(sequence, offer=False)
+    made.mem.tree.evict(1 << 30)
+    made.fetch([1] * 9)
+    made.settle()
+    again = made.add([1] * 9)
+    while made.plan(again, STEP):
+        made.collect()
+    made.stop()
+
+
+@pytest.mark.parametrize("moment", ["asked", "running", "stored", "loading"])
+def test_what_is_not_to_be_trusted_is_not_found(moment):
+    made = replica()
+    tokens = [1] * 16
+    sequence = made.add(tokens)
+    made.plan(sequence, 16)
+    if moment != "asked":
+        made.collect()
+    if moment in ("stored", "loading"):
+        made.settle()
+    if moment == "loading":
+        made.end(sequence)
+        made.mem.tree.evict(1 << 30)
+        assert made.fetch([*tokens, 1]) is not None
+    made.forget(tokens, 4)
+    made.settle()
+    assert made.fetch([*tokens, 1]) is None
+    assert made.mem.cached("key", array([*tokens, 1])) <= 4
+    made.stop()
+
+
+def test_the_shares_of_the_arena_are_kept():
+    made = replica()
+    sequence = made.add([1] * 100)
+    while made.plan(sequence, STEP):
+        made.collect()
+        assert made.tiered._pinned_bytes("store") <= made.mem.arena.nbytes / 8
+    assert made.tiered.waiting
+    made.stop()
