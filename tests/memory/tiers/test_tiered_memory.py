@@ -501,3 +501,20 @@ def test_the_shares_of_the_arena_are_kept():
         assert made.tiered._pinned_bytes("store") <= made.mem.arena.nbytes / 8
     assert made.tiered.waiting
     made.stop()
+
+
+def test_a_load_goes_on_behind_what_the_arena_has():
+    made = replica(("full", "window", "state"))
+    tokens = [1] * 8 + [0] * 8
+    whole(made, tokens)
+    first = made.add(tokens[:8])
+    made.plan(first, 8)
+    made.collect()
+    fetch = made.fetch([*tokens, 1])
+    assert len(fetch.digests) == 2
+    made.settle()
+    again = made.add([*tokens, 1])
+    assert again.computed == 16
+    while made.plan(again, STEP):
+        made.collect()
+    made.stop()
