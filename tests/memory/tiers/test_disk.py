@@ -14,9 +14,12 @@ import pytest
 from tier_doubles import Clock, FakeFiles
 
 from headrace.memory.tiers import disk, run_file
+from headrace.memory.tiers.copies import Copies
 from headrace.memory.tiers.disk import DiskTier, file_bytes
 from headrace.memory.tiers.files import Files
+from headrace.memory.tiers.host import HostTier
 from headrace.memory.tiers.keys import object_key
+from headrace.memory.tiers.page_bytes import ArenaBytes
 from headrace.memory.tiers.records import StoredRun
 
 MODEL = b"m" * 16
@@ -219,6 +222,17 @@ def test_the_folder_goes_away(tmp_path):
     tier.scan()
     assert not tier.put(runs[1], payload(runs[1]))
     assert tier.usage().errors > 0
+
+
+def test_a_folder_that_cannot_be_written_is_measured_and_read():
+    _, runs = filled(FakeFiles(stored := {}))
+    files = FakeFiles(stored)
+    files.broken |= dict.fromkeys(("write", "remove", "touch"), errno.EROFS)
+    tier = DiskTier(files, MODEL, 1 << 20)
+    copies = Copies(ArenaBytes(np.zeros(8, np.uint8), []), HostTier(0), tier)
+    copies.probe_disk()
+    assert copies.rates["disk"].measured
+    assert (read(tier, runs[0]) == payload(runs[0])).all()
 
 
 def test_parts_of_dead_processes_are_removed(tmp_path):

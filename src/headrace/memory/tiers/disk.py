@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import threading
@@ -61,6 +62,11 @@ class DiskTier:
     def exists(self, key: bytes) -> bool:
         """Whether a page is here."""
         return self._index.has(key)
+
+    def newest(self) -> StoredRun | None:
+        """The run that was used last."""
+        with self._lock:
+            return next(reversed(self._index.runs.values()), None)
 
     def scan_if_due(self) -> None:
         """Look at the folder, if that was long ago."""
@@ -175,7 +181,8 @@ class DiskTier:
                 if forget:
                     file.forget()
                 done = self._read(run, file, spans, take)
-            self._files.touch(run.name)
+            with contextlib.suppress(OSError):  # a folder that cannot be written is good enough to read
+                self._files.touch(run.name)
         except FileNotFoundError:  # another process needed the room
             with self._lock:
                 self._forget(run.name)

@@ -7,6 +7,7 @@ import os
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 
 from headrace.memory.page_form import Bytes
@@ -33,30 +34,31 @@ class OpenFile:
     """A file open for reading.
 
     Args:
-        descriptor: Of the operating system.
+        file: Unbuffered.
     """
 
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
+    def __init__(self, file: FileIO) -> None:
+        self._file = file
 
     @property
     def nbytes(self) -> int:
         """Its size."""
-        return os.fstat(self._descriptor).st_size
+        return os.fstat(self._file.fileno()).st_size
 
     def forget(self) -> None:
         """Have the system drop what it has of the file in memory, where it can."""
         if hasattr(os, "posix_fadvise"):
-            os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.posix_fadvise(self._file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
     def read(self, begin: int, out: Bytes) -> bool:
         """Read bytes; False if the file ends before them."""
+        self._file.seek(begin)
         view = memoryview(out.data)
         while view.nbytes:
-            count = os.preadv(self._descriptor, [view], begin)
+            count = self._file.readinto(view)
             if not count:
                 return False
-            view, begin = view[count:], begin + count
+            view = view[count:]
         return True
 
 
@@ -84,24 +86,20 @@ class Files:
     @contextlib.contextmanager
     def open(self, name: str) -> Iterator[OpenFile]:
         """A file to read."""
-        descriptor = os.open(self.folder / name, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
-        try:
-            yield OpenFile(descriptor)
-        finally:
-            os.close(descriptor)
+        with FileIO(self.folder / name) as file:
+            yield OpenFile(file)
 
     def write(self, name: str, parts: tuple[bytes | Bytes, ...]) -> None:
         """Write a file beside its place, and rename it when it is whole and on the disk."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         part = self.folder / f"{name}.{secrets.token_hex(4)}{PART}"
         try:
-            descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o600)
-            try:
+            with FileIO(part, "x", opener=_open_private) as file:
                 for data in parts:
-                    _write_all(descriptor, memoryview(data if isinstance(data, bytes) else data.data))
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+                    view = memoryview(data if isinstance(data, bytes) else data.data)
+                    while view.nbytes:
+                        view = view[file.write(view) :]
+                os.fsync(file.fileno())
             os.replace(part, self.folder / name)
         except BaseException:
             with contextlib.suppress(OSError):
@@ -117,6 +115,5 @@ class Files:
         os.utime(self.folder / name)
 
 
-def _write_all(descriptor: int, view: memoryview) -> None:
-    while view.nbytes:
-        view = view[os.write(descriptor, view) :]
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)

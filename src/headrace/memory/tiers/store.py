@@ -52,7 +52,7 @@ class TierLimits:
     """How much the tiers may take.
 
     Attributes:
-        host_bytes: Bytes of host memory.
+        host_bytes: Bytes of host memory. What goes to disk goes through it.
         folder: Where files go; None: there is no disk tier.
         disk_bytes: Bytes of a model's files.
     """
