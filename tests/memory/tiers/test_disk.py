@@ -15,7 +15,7 @@ from tier_doubles import Clock, FakeFiles
 
 from headrace.memory.tiers import disk, run_file
 from headrace.memory.tiers.copies import Copies
-from headrace.memory.tiers.disk import DiskTier, file_bytes
+from headrace.memory.tiers.disk import DiskTier
 from headrace.memory.tiers.files import Files
 from headrace.memory.tiers.host import HostTier
 from headrace.memory.tiers.keys import object_key
@@ -73,7 +73,7 @@ def test_another_process_finds_what_was_stored(tmp_path):
 
 
 def test_a_part_of_a_run(tmp_path, monkeypatch):
-    monkeypatch.setattr(disk, "READ_BYTES", 64)
+    monkeypatch.setattr(run_file, "READ_BYTES", 64)
     tier, _ = filled(Files(tmp_path))
     run = run_of(9, (40, 24, 100, 8, 16, 80))
     tier.put(run, payload(run))
@@ -86,7 +86,7 @@ def test_a_part_of_a_run(tmp_path, monkeypatch):
 
 
 def test_what_was_not_used_for_longest_goes(tmp_path):
-    limit = 3 * file_bytes(run_of(0))
+    limit = 3 * run_file.file_bytes(run_of(0))
     tier, runs = filled(Files(tmp_path), limit)
     for n, run in enumerate(runs):
         os.utime(tmp_path / run.name, (n, n))

@@ -9,12 +9,13 @@ from collections.abc import Callable
 import numpy as np
 
 from headrace.memory.page_form import Bytes
-from headrace.memory.tiers.disk import DiskTier, Span
+from headrace.memory.tiers.disk import DiskTier
 from headrace.memory.tiers.host import HostTier
 from headrace.memory.tiers.keys import DIGEST_BYTES, object_key
 from headrace.memory.tiers.page_bytes import PageBytes
 from headrace.memory.tiers.rates import TransferRate
 from headrace.memory.tiers.records import Leg, Part, StoredRun, TierName, Transfer
+from headrace.memory.tiers.run_file import Span
 
 PROBE_BYTES = (256 << 10, 4 << 20)  # two sizes, to tell the cost of a transfer from that of a byte
 

@@ -7,26 +7,21 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-
-import numpy as np
+from collections.abc import Callable, Iterable, Sequence
 
 from headrace.memory.page_form import Bytes
 from headrace.memory.tiers import run_file
-from headrace.memory.tiers.files import PART, FileEntry, Files, OpenFile
+from headrace.memory.tiers.files import PART, FileEntry, Files
 from headrace.memory.tiers.host import Usage
 from headrace.memory.tiers.records import StoredRun
 from headrace.memory.tiers.rest import Rest
-from headrace.memory.tiers.run_file import BadFileError
+from headrace.memory.tiers.run_file import BadFileError, Span, file_bytes
 from headrace.memory.tiers.run_index import Place, RunIndex
 
 logger = logging.getLogger(__name__)
-READ_BYTES = 512 << 10  # at once: large enough for a disk, small enough to be checked and copied in a cache
 PART_SECONDS = 60.0  # a file that was not written to for so long belongs to a process that died
 SCAN_SECONDS = 10.0  # between looks at what other processes did
 NAME = re.compile(r"[0-9a-f]{32}\Z")
-
-Span = tuple[int, int]  # numbers of pages in a run: first and end
 
 
 class DiskTier:
@@ -99,7 +94,7 @@ class DiskTier:
         elif NAME.match(entry.name) and entry.name not in self._index.runs:
             try:
                 with self._files.open(entry.name) as file:
-                    run, _ = self._header(entry.name, file)
+                    run, _ = run_file.read_header(entry.name, file, self._identity)
             except BadFileError as error:
                 self._bad(entry.name, error)
             except FileNotFoundError:
@@ -107,25 +102,6 @@ class DiskTier:
             else:
                 with self._lock:
                     self._add(run)
-
-    def _header(self, name: str, file: OpenFile) -> tuple[StoredRun, list[int]]:
-        """The run of a file, and the checksums of its pages.
-
-        Raises:
-            BadFileError: It is damaged, or not what its name says.
-        """
-        data = bytearray(run_file.BLOCK)
-        if not file.read(0, _array(data)):
-            raise BadFileError("it is cut off")
-        more = bytearray(run_file.claimed_header(bytes(data)) - len(data))
-        if more and not file.read(len(data), _array(more)):
-            raise BadFileError("it is cut off")
-        run, sums = run_file.parse_header(bytes(data + more), self._identity)
-        if run.name != name:
-            raise BadFileError("it is another run")
-        if file.nbytes != len(data) + len(more) + run.nbytes:
-            raise BadFileError(f"it has {file.nbytes} bytes, not {len(data) + len(more) + run.nbytes}")
-        return run, sums
 
     # -- transfers
 
@@ -180,7 +156,7 @@ class DiskTier:
             with self._files.open(run.name) as file:
                 if forget:
                     file.forget()
-                done = self._read(run, file, spans, take)
+                done = run_file.read_pages(run, file, self._identity, spans, take)
             with contextlib.suppress(OSError):  # a folder that cannot be written is good enough to read
                 self._files.touch(run.name)
         except FileNotFoundError:  # another process needed the room
@@ -197,31 +173,6 @@ class DiskTier:
         with self._lock:
             self._index.use(run.name)
         return done
-
-    def _read(
-        self,
-        run: StoredRun,
-        file: OpenFile,
-        spans: Sequence[Span],
-        take: Callable[[Span, Bytes], bool],
-    ) -> bool:
-        start = run_file.header_bytes(len(run.keys))
-        found, sums = self._header(run.name, file)
-        if found != run:
-            raise BadFileError("its pages are others")
-        bites = list(_bites(run, spans))
-        buffer = np.empty(max(run.begins[end] - run.begins[first] for first, end in bites), np.uint8)
-        for first, end in bites:
-            base = run.begins[first]
-            out = buffer[: run.begins[end] - base]
-            if not file.read(start + base, out):
-                raise BadFileError("it is cut off")
-            for page in range(first, end):
-                if run_file.checksum(out[run.begins[page] - base : run.begins[page + 1] - base]) != sums[page]:
-                    raise BadFileError(f"its page {page} is damaged")
-            if not take((first, end), out):
-                return False
-        return True
 
     # -- giving up
 
@@ -303,22 +254,3 @@ class DiskTier:
             self._errors += 1
         rest.failed()
         logger.warning("stored state cannot %s: %s", what, error.strerror or error)
-
-
-def file_bytes(run: StoredRun) -> int:
-    """Size of the file of a run."""
-    return run_file.header_bytes(len(run.keys)) + run.nbytes
-
-
-def _bites(run: StoredRun, spans: Sequence[Span]) -> Iterator[Span]:
-    """The same pages in stretches of not much more than ``READ_BYTES``."""
-    for first, end in spans:
-        begin = first
-        for page in range(first, end):
-            if run.begins[page + 1] - run.begins[begin] >= READ_BYTES or page + 1 == end:
-                yield begin, page + 1
-                begin = page + 1
-
-
-def _array(data: bytearray) -> Bytes:
-    return np.frombuffer(data, np.uint8)
