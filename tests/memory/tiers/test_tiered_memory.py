@@ -7,6 +7,7 @@ the disk loses, spoils and refuses files. Every token reads all that it sees, so
 import errno
 import math
 import random
+import time
 from collections import deque
 
 import numpy as np
@@ -28,8 +29,10 @@ from headrace.engine.policy import chunk
 from headrace.memory.commands import POISON, carry_out
 from headrace.memory.state_memory import RowWrite
 from headrace.memory.tiered_memory import TieredMemory, tier_groups
+from headrace.memory.tiers.files import Files
 from headrace.memory.tiers.keys import Identity
 from headrace.memory.tiers.store import TierLimits, TierStore
+from headrace.memory.tiers.worker import Worker
 
 TOKENS = st.lists(st.integers(0, 1), min_size=1, max_size=30)
 IDENTITY = Identity("weights", "layout", "numerics")
@@ -42,11 +45,11 @@ class Replica:
 
     Args:
         folder: A path that names the disk, or None.
-        stored: What is on the disk.
+        stored: What is on the disk; None: a real one, and real threads.
     """
 
     def __init__(self, kinds, nbytes, host_bytes, folder, disk_bytes, stored, **options):
-        self.clock, self.crew = Clock(), Crew()
+        self.clock, self.crew = (Clock(), Crew()) if stored is not None else (time.monotonic, None)
         self.mem = memory(nbytes, kinds, poison=True, **options)
         self.bytes = TokenPages(self.mem)
         self.pages = FaultyPages(self.bytes.buffer, self.bytes.forms)
@@ -57,8 +60,8 @@ class Replica:
             self.pages,
             IDENTITY,
             TierLimits(host_bytes, folder, disk_bytes),
-            hands=self.crew,
-            files=lambda folder: self.files,
+            hands=self.crew or Worker,
+            files=Files if stored is None else lambda folder: self.files,
             clock=self.clock,
         )
         self.tiered = TieredMemory(self.mem, self.store, self.clock)
@@ -135,7 +138,8 @@ class Replica:
             if self.tiered.needs_batch:
                 self.plan_nothing()
                 over += self.collect()
-            self.crew.finish()
+            if self.crew is not None:
+                self.crew.finish()
             over += self.tiered.collected(self.collected)
             if not self.tiered.waiting:
                 return over
@@ -518,3 +522,37 @@ def test_a_load_goes_on_behind_what_the_arena_has():
     while made.plan(again, STEP):
         made.collect()
     made.stop()
+
+
+def test_with_real_threads_on_a_real_disk(tmp_path):
+    """Nothing waits for transfers, but for now and then one."""
+    rng = random.Random(7)
+    prefixes = [[rng.randrange(2) for _ in range(60)] for _ in range(6)]
+    done = 0
+    for life in range(2):
+        made = Replica(("full", "window", "state"), 30 * 96, 24 << 12, tmp_path, 40 << 13, None)
+        for turn in range(150):
+            prefix = rng.choice(prefixes)
+            tokens = [*prefix[: rng.randrange(1, 60)], rng.randrange(2)]
+            fetch = made.fetch(tokens) if life or turn > 20 else None
+            if made.tiered.needs_batch and rng.randrange(2):
+                made.plan_nothing()
+            while made.batches:
+                made.collect()
+            until = time.monotonic() + rng.choice([0, 0.02])
+            while fetch is not None and fetch.state == "loading" and time.monotonic() < until:
+                made.tiered.collected(made.collected)
+            done += fetch is not None and fetch.state == "done"
+            sequence = made.add(tokens)
+            while made.plan(sequence, STEP):
+                if len(made.batches) == 2 or rng.randrange(2):
+                    made.collect()
+            made.end(sequence)
+            if rng.randrange(3) == 0:
+                made.mem.tree.evict(200)
+            made.check()
+        made.stop()
+        made.tiered.close(20.0)
+        made.store.check()
+    assert done > 10
+    assert made.store.disk.usage().errors == 0
