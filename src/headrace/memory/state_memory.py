@@ -259,11 +259,13 @@ class StateMemory:
 
     def trim(self, held: Holding, computed: int) -> None:
         """Give back what windows have left behind, now that ``computed`` tokens are computed."""
-        for group, pool, row in zip(self.groups, self.pools, held.rows, strict=True):
-            if group.window:
-                behind = row[: max(0, computed - group.window + 1) // self.page_tokens]
-                pool.release(behind[behind != NO_PAGE])
-                behind[:] = NO_PAGE
+        for n, (group, pool, row) in enumerate(zip(self.groups, self.pools, held.rows, strict=True)):
+            behind = row[: max(0, computed - group.window + 1) // self.page_tokens if group.window else 0]
+            gone = behind[behind != NO_PAGE]
+            if len(gone):
+                pool.release(gone)
+                # Into a row of its own: a batch that has yet to run may carry this one.
+                held.rows[n] = np.concatenate([np.full_like(behind, NO_PAGE), row[len(behind) :]])
 
     def share(self, key: Hashable, tokens: IntArray, held: Holding) -> list[RowWrite]:
         """Offer the computed prefix of a sequence to others; what of its rows became equal pages of theirs.
@@ -331,7 +333,9 @@ class StateMemory:
     def _packed(self, counts: Sequence[int]) -> int:
         """Slabs that all pages in use and so many more take if none has room to spare."""
         pairs = zip(self.pools, counts, strict=True)
-        return sum(-(-(pool.used + count) // pool.form.slab_pages) for pool, count in pairs)
+        return sum(
+            max(-(-(pool.used + count) // pool.form.slab_pages), len(pool.pinned_slabs())) for pool, count in pairs
+        )
 
     def _slabs_to_spread(self, counts: Sequence[int]) -> int:
         """Slabs that are free beyond need. With several groups a quarter is left: each may need one suddenly."""

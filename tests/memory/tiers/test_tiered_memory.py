@@ -5,6 +5,7 @@ the disk loses, spoils and refuses files. Every token reads all that it sees, so
 """
 
 import errno
+import logging
 import math
 import random
 import time
@@ -390,8 +391,9 @@ TestTiers.settings = settings(max_examples=60, stateful_step_count=60, deadline=
 
 @pytest.mark.bars
 @pytest.mark.timeout(3600)
-def test_tiers_at_length():
+def test_tiers_at_length(caplog):
     """150,000 operations."""
+    caplog.set_level(logging.CRITICAL)
     run_state_machine_as_test(Tiers, settings=settings(max_examples=1_500, stateful_step_count=100, deadline=None))
 
 
@@ -556,3 +558,15 @@ def test_with_real_threads_on_a_real_disk(tmp_path):
         made.store.check()
     assert done > 10
     assert made.store.disk.usage().errors == 0
+
+
+def test_rows_that_a_batch_carries_are_not_trimmed_behind_its_back():
+    """A row exchanged for the tree's goes with the next batch, after whose planning the window moves on."""
+    made = replica(("full", "window"))
+    first, second = made.add([1] * 14), made.add([1] * 14)
+    for count in (9, 4, 1):
+        for sequence in (first, second):
+            made.plan(sequence, count)
+    while made.batches:
+        made.collect()
+    made.stop()
