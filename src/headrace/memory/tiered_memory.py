@@ -58,12 +58,14 @@ class _Pinned:
 class TieredMemory:
     """Stores prefixes of the arena elsewhere, and loads them again where that is faster than computing them.
 
-    Nothing here waits. Calls come from the engine's thread, in this order around a step::
+    Nothing here waits. Calls come from the engine's thread::
 
-        fetch(...)                  for a sequence that waits; then it waits for the fetch
-        plan ... planned(step)      once a batch has taken ``memory.commands()``
-        collect ... collected(step) before ``plan``; also now and then while no batch runs
-        share ... after_share(...)  before ``trim`` and ``release``
+        fetch(...)         for a sequence that waits, which then waits for the fetch
+        planned(step)      as soon as a batch has taken ``memory.commands()``, before anything counts as done in it
+        after_share(...)   behind each ``memory.share``, before ``trim`` and ``release``
+        collected(step)    when a batch was collected and what failed in it is forgotten; now and then while none runs
+        forget(...)        before ``memory.forget``
+        reset()            before ``memory.reset``
 
     Args:
         memory: The arena, its pools and the prefix tree.
