@@ -95,6 +95,13 @@ def serve(
         ),
     ] = None,
     prefix_cache: Annotated[bool, typer.Option(help="Reuse computed prefixes.")] = True,
+    host_tier: Annotated[
+        str, typer.Option(help="Host memory for prefixes that the KV memory gives up, such as 2GiB.")
+    ] = "0",
+    disk_tier: Annotated[
+        Path | None, typer.Option(file_okay=False, help="Folder for them; a restarted server finds them there.")
+    ] = None,
+    disk_tier_size: Annotated[str, typer.Option(help="Most that a model's files take there.")] = "10GiB",
     max_queue: Annotated[int, typer.Option(min=0, help="Samples that may wait; more are answered with 429.")] = 512,
     max_body: Annotated[str, typer.Option(help="Largest request body.")] = "8MiB",
     api_key: Annotated[
@@ -168,6 +175,9 @@ def serve(
         tenant_weights=_weights(tenant_weight or []),
         max_step_ms=max_step_ms,
         prefix_cache=prefix_cache,
+        host_tier=parse_bytes(host_tier, "host_tier"),
+        disk_tier=None if disk_tier is None else str(disk_tier),
+        disk_tier_size=parse_bytes(disk_tier_size, "disk_tier_size"),
         step_log=None if step_log is None else str(step_log),
         debug=debug,
     )

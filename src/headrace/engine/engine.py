@@ -20,10 +20,13 @@ from headrace.engine.sequence import Sequence
 from headrace.engine.validation import check_request
 from headrace.errors import InvalidInput
 from headrace.memory.state_memory import StateMemory
+from headrace.memory.tiered_memory import TieredMemory
 from headrace.models.spec import ModelSpec
 from headrace.runtime.batch import Executor, IntArray, StepOutput, Ticket
 
 log = logging.getLogger(__name__)
+
+TRANSFER_WAIT = 0.005  # seconds
 
 
 @dataclass(slots=True)
@@ -57,6 +60,7 @@ class Engine:
         executor: Runs batches.
         memory: The pages that the executor reads and writes.
         limits: Bounds of a step.
+        tiers: Where prefixes are kept beyond the memory; None: nowhere.
         context_length: Most tokens of a sequence.
         constraint_for: Makes what watches a sample's text for stop strings.
     """
@@ -67,6 +71,7 @@ class Engine:
         executor: Executor,
         memory: StateMemory,
         limits: SchedulerLimits,
+        tiers: TieredMemory | None = None,
         *,
         context_length: int,
         constraint_for: ConstraintFactory,
@@ -74,7 +79,7 @@ class Engine:
         self.spec = spec
         self.executor = executor
         self.memory = memory
-        self.scheduler = Scheduler(memory, limits)
+        self.scheduler = Scheduler(memory, limits, tiers)
         self.context_length = context_length
         self._constraint_for = constraint_for
         self._requests: dict[int, list[Sequence]] = {}
@@ -86,7 +91,7 @@ class Engine:
     @property
     def has_work(self) -> bool:
         """Whether a step would do anything."""
-        return bool(self._requests or self._submitted)
+        return bool(self._requests or self._submitted or self.scheduler.has_transfers)
 
     def add(self, message: Generate) -> list[TokenDelta]:
         """Queue a request.
@@ -131,7 +136,10 @@ class Engine:
         planned = self.scheduler.plan(self._totals.steps + len(self._submitted) + 1)
         if planned is not None:
             self._submitted.append((self.executor.submit(planned.batch), planned))
-        if not self._submitted or (planned is not None and len(self._submitted) <= self.executor.ahead):
+        if not self._submitted:
+            self._wait()
+            return late
+        if planned is not None and len(self._submitted) <= self.executor.ahead:
             return late
         ticket, oldest = self._submitted.popleft()
         self._totals.steps += 1
@@ -143,8 +151,20 @@ class Engine:
             return late + self._recover(oldest, error)
         collected = time.monotonic()
         deltas = self._take_output(oldest, output)
+        self.scheduler.collected(ticket.step)
         self._note_times(began, waiting, collected, output.seconds)
         return late + deltas
+
+    def _wait(self) -> None:
+        """Nothing can run: wait for a transfer, if there is one, but not for long, for requests may come."""
+        if self.scheduler.tiers and self.scheduler.has_transfers:
+            self.scheduler.tiers.wait(TRANSFER_WAIT)
+            self.scheduler.collected(self._totals.steps)
+
+    def close(self, seconds: float = 10.0) -> None:
+        """Write to disk what is to be kept, in so many seconds. The engine cannot be used any more."""
+        if self.scheduler.tiers and not self.scheduler.tiers.close(seconds):
+            log.warning("not everything was written to disk in %.0f seconds", seconds)
 
     def _note_times(self, began: float, waiting: float, collected: float, forward: float) -> None:
         """Note how long a step took, which began when the last one was collected if there was work."""
@@ -248,7 +268,8 @@ class Engine:
 
     def _take_output(self, planned: Planned, output: StepOutput) -> list[TokenDelta]:
         """Bring sequences up to date with what a step computed for them; rows of stays that are over are void."""
-        self.scheduler.cost.learn(len(planned.batch.tokens), planned.pairs, output.seconds)
+        if planned.rows:
+            self.scheduler.cost.learn(len(planned.batch.tokens), planned.pairs, output.seconds)
         tokens, accepted = output.tokens.tolist(), output.accepted.tolist()
         deltas = []
         for row, (sequence, stay) in enumerate(planned.rows):

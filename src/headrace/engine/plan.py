@@ -9,7 +9,7 @@ import numpy as np
 
 from headrace.engine.sequence import Sequence
 from headrace.memory.commands import PageCommand
-from headrace.runtime.batch import FROM_SLOT, Batch, IntArray, PageWrite, SlotOpen, decode_batch
+from headrace.runtime.batch import FROM_SLOT, Batch, IntArray, PageWrite, SlotOpen, bare_batch, decode_batch
 
 
 @dataclass(slots=True)
@@ -52,9 +52,11 @@ def finish(step: int, plan: Plan, commands: tuple[PageCommand, ...]) -> Planned:
 
     Args:
         step: Number of the step.
-        plan: With at least one row.
+        plan: What it consists of; without rows it only carries commands.
         commands: What becomes of pages.
     """
+    if not plan.counts:
+        return Planned(bare_batch(step, commands), [], 0)
     pages = tuple([write for _, write in plan.pages])
     rows = [(s, s.stay) for s in plan.counts]
     if not any(s.fresh_slot for s in plan.counts):  # in all slots a token was drawn, or is being drawn

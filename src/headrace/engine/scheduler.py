@@ -16,10 +16,12 @@ from headrace.engine.plan import Plan, Planned, finish
 from headrace.engine.sequence import NO_SLOT, Sequence
 from headrace.engine.shares import Shares
 from headrace.memory.state_memory import Holding, RowWrite, StateMemory
+from headrace.memory.tiered_memory import NOTHING, TieredMemory
 from headrace.runtime.batch import PageWrite, SlotOpen
 
 RANK = attrgetter("rank")
 LOOKED_UP = 64  # waiting sequences whose prefixes are looked up in a step
+FETCHED = 8  # waiting sequences for whom prefixes are fetched from tiers
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +58,12 @@ class Scheduler:
     Args:
         memory: Pages.
         limits: Bounds of a step.
+        tiers: Where prefixes are kept beyond the arena; None: nowhere.
     """
 
-    def __init__(self, memory: StateMemory, limits: SchedulerLimits) -> None:
+    def __init__(self, memory: StateMemory, limits: SchedulerLimits, tiers: TieredMemory | None = None) -> None:
         self.memory = memory
+        self.tiers = tiers
         self.limits = limits
         self.cost = StepCost()
         self.shares = Shares(dict(limits.weights))
@@ -88,7 +92,7 @@ class Scheduler:
         else:
             self._leave(sequence, share=sound)
         if not sound:
-            self.memory.forget(sequence.salt, sequence.tokens[: sequence.known], sequence.cached_tokens or 0)
+            self._forget(sequence)
         self._clear(sequence)
         self.shares.leave(sequence.tenant)
         sequence.finished = True
@@ -115,13 +119,25 @@ class Scheduler:
             self._plan_suspect(plan)
         else:
             self._plan_all(plan)
-        if not plan.counts:
+        if not plan.counts and not (self.tiers and self.tiers.needs_batch):
             self._exchanged = plan.pages
             return None
         planned = finish(step, plan, self.memory.commands())
+        if self.tiers:
+            self.tiers.planned(step)
         for sequence, count in plan.counts.items():
             self._planned(sequence, count)
         return planned
+
+    def collected(self, step: int) -> None:
+        """A step's results are known: transfers that waited for it may begin."""
+        if self.tiers:
+            self.tiers.collected(step)
+
+    @property
+    def has_transfers(self) -> bool:
+        """Whether something is on its way to a tier or from one."""
+        return self.tiers is not None and self.tiers.waiting > 0
 
     # --- failures -----------------------------------------------------------------------------------------------
 
@@ -134,6 +150,8 @@ class Scheduler:
         """
         for sequence in self.running.copy():
             self._requeue(sequence, share=False)
+        if self.tiers:
+            self.tiers.reset()
         self.memory.reset()
         self._exchanged = []
         self._suspects = [*suspects, *(s for s in self._suspects if s not in suspects)]
@@ -144,6 +162,12 @@ class Scheduler:
             self._clear(sequence)
             if self._suspects and sequence.slot != NO_SLOT:
                 self._requeue(sequence)
+
+    def _forget(self, sequence: Sequence) -> None:
+        what = sequence.salt, sequence.tokens[: sequence.known], sequence.cached_tokens or 0
+        if self.tiers:
+            self.tiers.forget(*what)
+        self.memory.forget(*what)
 
     def _clear(self, sequence: Sequence) -> None:
         if sequence in self._suspects:
@@ -204,13 +228,16 @@ class Scheduler:
         return count
 
     def _admit(self, plan: Plan, budget: policy.Budget, now: float) -> None:
-        if not self._free_slots and self.waiting[0].priority >= self.running[-1].priority:
+        none_free = not self._free_slots and self.waiting[0].priority >= self.running[-1].priority
+        if none_free and not self.tiers:
             return
-        for sequence in self._in_order(self.waiting, now):
+        order = self._in_order(self.waiting, now)
+        self._fetch(order[:FETCHED])
+        for sequence in [] if none_free else order:
             left = budget.left(sequence.priority)
             if left <= 0:
                 return
-            if self._waits_for_leader(sequence):
+            if sequence.is_fetching or self._waits_for_leader(sequence):
                 continue
             if not self._start(plan, sequence):
                 return  # strictly in order: a smaller one behind must not starve it
@@ -218,6 +245,18 @@ class Scheduler:
             if not taken:
                 return
             budget.take(taken)
+
+    def _fetch(self, sequences: list[Sequence]) -> None:
+        """Have prefixes loaded from tiers where that is faster than computing them; those behind go first meanwhile."""
+        if not self.tiers:
+            return
+        for sequence in sequences:
+            if sequence.fetch is None and sequence.can_share_prompt and not self._waits_for_leader(sequence):
+                tokens = sequence.tokens[: sequence.known]
+                sequence.fetch = self.tiers.fetch(sequence.salt, tokens, self._recompute_seconds) or NOTHING
+
+    def _recompute_seconds(self, start: int, end: int) -> float:
+        return self.cost.prefill(start, end - start)
 
     def _in_order(self, sequences: list[Sequence], now: float) -> list[Sequence]:
         """Sequences, sorted by rank, in the order of the policy."""
@@ -323,7 +362,7 @@ class Scheduler:
         self.memory.release(sequence.held)
         self.running.remove(sequence)
         self._free_slots.append(sequence.slot)
-        sequence.slot, sequence.computed, sequence.drawing = NO_SLOT, 0, 0
+        sequence.slot, sequence.computed, sequence.drawing, sequence.fetch = NO_SLOT, 0, 0, None
         sequence.stay += 1
 
     # --- what a planned step will have done ---------------------------------------------------------------------
@@ -348,6 +387,8 @@ class Scheduler:
         """Offer what a sequence has computed. All of that is known: only what is being drawn is not."""
         tokens = sequence.tokens[: sequence.computed]
         self._note(sequence, self.memory.share(sequence.salt, tokens, sequence.held))
+        if self.tiers:
+            self.tiers.after_share(sequence.salt, tokens, sequence.held)
 
     def _note(self, sequence: Sequence, writes: list[RowWrite]) -> None:
         self._exchanged += [(sequence, _page_write(sequence, write)) for write in writes]
@@ -367,7 +408,7 @@ class Scheduler:
             assert sequence.computed < sequence.known + sequence.drawing, "a token was computed that is not there"
         assert all(s in self.running or s in self.waiting for s in self._suspects), "a suspect is gone"
         self.shares.check(self._tenants())
-        self.memory.check(s.held for s in self.running)
+        (self.tiers or self.memory).check(s.held for s in self.running)
 
     def _tenants(self) -> Iterator[str]:
         return (s.tenant for queue in (self.waiting, self.running) for s in queue)

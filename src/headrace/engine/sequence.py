@@ -8,6 +8,7 @@ from headrace.engine.constraint import TokenConstraint
 from headrace.engine.messages import PositionLogprobs
 from headrace.engine.sampling_params import SamplingParams
 from headrace.memory.state_memory import Holding
+from headrace.memory.tiered_memory import Fetch
 from headrace.runtime.batch import IntArray, SlotSampling
 
 NO_SLOT = -1
@@ -47,6 +48,7 @@ class Sequence:
         computed: Tokens whose state is in the pages once all submitted batches are done.
         drawing: Tokens that submitted batches draw.
         fresh_slot: No batch has drawn from the slot since it was opened.
+        fetch: What is being loaded for it, or was, since it has been waiting; None: nothing was asked for.
         stay: Counts the times that it left its slot; what a batch finds of an earlier stay is void.
         cached_tokens: Prompt tokens found in the prefix tree at first admission.
         prompt_logprobs: Collected until the prompt is done.
@@ -79,6 +81,7 @@ class Sequence:
     computed: int = 0
     drawing: int = 0
     fresh_slot: bool = False
+    fetch: Fetch | None = None
     stay: int = 0
     cached_tokens: int | None = None
     finished: bool = False
@@ -102,6 +105,11 @@ class Sequence:
     def output_length(self) -> int:
         """Tokens drawn."""
         return self.known - self.prompt_length
+
+    @property
+    def is_fetching(self) -> bool:
+        """Whether a part of its prefix is on its way from a tier."""
+        return self.fetch is not None and self.fetch.state == "loading"
 
     @property
     def rank(self) -> tuple[int, int]:

@@ -6,6 +6,7 @@ import functools
 import logging
 import math
 import os
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Literal, cast, get_args
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from headrace.compiler.codegen.cone import CannotEmit
 from headrace.compiler.errors import Unsupported
@@ -27,6 +29,10 @@ from headrace.errors import InvalidInput
 from headrace.memory.page_form import PageForm
 from headrace.memory.slabs import common_slab
 from headrace.memory.state_memory import MemoryGroup, StateMemory
+from headrace.memory.tiered_memory import TieredMemory, tier_groups
+from headrace.memory.tiers.keys import Identity
+from headrace.memory.tiers.page_bytes import ArenaBytes
+from headrace.memory.tiers.store import TierLimits, TierStore
 from headrace.models.checkpoint import Checkpoint
 from headrace.models.opening import open_checkpoint
 from headrace.models.registry import load_spec
@@ -41,6 +47,9 @@ LONGEST = 1 << 31  # tokens of a sequence
 DEFAULT_KV_SHARE = 0.25  # of the memory that is free once the weights are loaded
 SMALLEST_KV = 256 * MiB
 LARGEST_DEFAULT_KV = 4096 * MiB
+HOST_STAGE = 256 * MiB  # of host memory, for what goes to disk
+
+Arena = npt.NDArray[np.uint8]
 
 # Called with what is being done, how much of it is done, and how much there is (0: nobody knows).
 Progress = Callable[[str, int, int], None]
@@ -65,6 +74,8 @@ _RANGES = (
     ("context_length", 2, 2**31 - 1),
     ("max_running", 1, 65_536),
     ("max_batch_tokens", 1, 2**24),
+    ("host_tier", 0, 2**60),
+    ("disk_tier_size", 0, 2**60),
 )
 
 
@@ -94,6 +105,10 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
         max_step_ms: Longest step wanted while sequences decode; 0 bounds a step by its tokens alone, None leaves it to
             the objective.
         prefix_cache: Keep computed prefixes for later requests.
+        host_tier: Bytes of host memory for prefixes that the KV memory gives up; 0: none. Of use where the KV memory
+            is another device's, and as the way to the disk.
+        disk_tier: Folder for them; None: there is none.
+        disk_tier_size: Most bytes of a model's files there.
         step_log: File to which a replica appends each step, as a trace; None writes none.
         debug: Poison freed pages and check the invariants when idle.
     """
@@ -116,6 +131,9 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     tenant_weights: dict[str, float] = {}
     max_step_ms: float | None = None
     prefix_cache: bool = True
+    host_tier: int = 0
+    disk_tier: str | None = None
+    disk_tier_size: int = 10 << 30
     step_log: str | None = None
     debug: bool = False
 
@@ -188,8 +206,16 @@ def build_engine(
     memory = _memory(options, spec, prepared.forms, kv_bytes)
     kv_tokens = memory.longest(LONGEST, options.max_batch_tokens)
     context = _context_length(options.context_length, spec.context_length, kv_tokens)
-    executor = prepared.build(memory, context)
-    engine = Engine(spec, executor, memory, options.limits(), context_length=context, constraint_for=constraint_for)
+    arena = np.zeros(memory.arena.nbytes, np.uint8)
+    engine = Engine(
+        spec,
+        prepared.build(memory, arena, context),
+        memory,
+        options.limits(),
+        _tiers(options, checkpoint, prepared, memory, arena),
+        context_length=context,
+        constraint_for=constraint_for,
+    )
     info = ReplicaInfo(
         model=options.name,
         executor=prepared.name,
@@ -212,13 +238,15 @@ class _Prepared:
         name: Of the executor, for people.
         threads: That it computes with.
         forms: How the pages of each state group lie in memory.
-        build: Makes the executor, given the memory and the most tokens of a sequence.
+        numerics: What the bytes of pages depend on beside the weights and their layout.
+        build: Makes the executor, given the memory, its bytes, and the most tokens of a sequence.
     """
 
     name: str
     threads: int
     forms: tuple[PageForm, ...]
-    build: Callable[[StateMemory, int], Executor]
+    numerics: str
+    build: Callable[[StateMemory, Arena, int], Executor]
 
 
 def _prepare(options: EngineOptions, checkpoint: Checkpoint, spec: ModelSpec, progress: Progress) -> _Prepared:
@@ -240,43 +268,74 @@ def _prepare_eager(options: EngineOptions, checkpoint: Checkpoint, spec: ModelSp
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     # Imported late: PyTorch takes a second, and whoever only asks for help should not wait for it.
     from headrace.models.loading import load_model
-    from headrace.runtime.eager import EagerExecutor, set_threads, torch_dtype
+    from headrace.runtime.eager import EagerExecutor, set_threads, torch_dtype, torch_version
 
     threads = set_threads(options.threads or os.cpu_count() or 1)
     model = load_model(checkpoint, torch_dtype(options.dtype), functools.partial(progress, "copying weights"))
     layouts = EagerExecutor.layouts_for(spec, torch_dtype(options.dtype))
 
-    def build(memory: StateMemory, context: int) -> Executor:
+    def build(memory: StateMemory, arena: Arena, context: int) -> Executor:
         return EagerExecutor(
             model,
             spec,
             layouts,
-            state=np.zeros(memory.arena.nbytes, np.uint8),
+            state=arena,
             forms=[group.form for group in memory.groups],
             slots=options.max_running,
             context_length=context,
         )
 
-    return _Prepared(f"eager {options.dtype}", threads, tuple(layout.form for layout in layouts), build)
+    name = f"eager {options.dtype}"
+    numerics = f"{name} pytorch {torch_version()}"
+    return _Prepared(name, threads, tuple(layout.form for layout in layouts), numerics, build)
 
 
 def _prepare_compiled(options: EngineOptions, checkpoint: Checkpoint, spec: ModelSpec, progress: Progress) -> _Prepared:
+    from headrace.compiler.native.cpu import cpu_features
+    from headrace.runtime.artifacts import program_key
     from headrace.runtime.compiled import CompiledExecutor, load_compiled
 
     recipe = recipe_named(options.recipe, options.numerics)
     loaded = load_compiled(checkpoint, spec, recipe, options.threads, progress)
 
-    def build(memory: StateMemory, context: int) -> Executor:
+    def build(memory: StateMemory, arena: Arena, context: int) -> Executor:
         return CompiledExecutor(
             loaded,
             spec,
-            state=np.zeros(memory.arena.nbytes, np.uint8),
+            state=arena,
             slots=options.max_running,
             context_length=context,
             batch_tokens=max(options.max_batch_tokens, options.max_running),
         )
 
-    return _Prepared(f"compiled {recipe.name}", loaded.pool.threads, (loaded.model.pages,), build)
+    name = f"compiled {recipe.name}"
+    # Other code, or another instruction set, may add in another order.
+    numerics = f"{program_key(checkpoint, spec, recipe)} {' '.join(cpu_features().compile_flags())}"
+    return _Prepared(name, loaded.pool.threads, (loaded.model.pages,), numerics, build)
+
+
+def _tiers(
+    options: EngineOptions, checkpoint: Checkpoint, prepared: _Prepared, memory: StateMemory, arena: Arena
+) -> TieredMemory | None:
+    if not options.host_tier and options.disk_tier is None:
+        return None
+    forms = [group.form for group in memory.groups]
+    layout = repr([(group.by_token, group.window, group.form.runs) for group in memory.groups])
+    limits = TierLimits(
+        host_bytes=options.host_tier or HOST_STAGE,
+        folder=None if options.disk_tier is None else Path(options.disk_tier),
+        disk_bytes=options.disk_tier_size,
+    )
+    ended = threading.Event()
+    store = TierStore(
+        tier_groups(memory.groups),
+        PAGE_TOKENS,
+        ArenaBytes(arena, forms),
+        Identity(checkpoint.content_id(), f"{PAGE_TOKENS} tokens {layout}", prepared.numerics),
+        limits,
+        wake=ended.set,
+    )
+    return TieredMemory(memory, store, ended)
 
 
 def _memory(options: EngineOptions, spec: ModelSpec, forms: Sequence[PageForm], nbytes: int) -> StateMemory:

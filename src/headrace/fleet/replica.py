@@ -202,6 +202,7 @@ def main(down_endpoint: str, up_endpoint: str, options: EngineOptions, parent: i
     signal.signal(signal.SIGTERM, terminate)
     up.send(Hello(info))
     replica.run()
+    engine.close()
     up.close()
     return 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
@@ -38,6 +39,9 @@ class Fetch:
     state: Literal["loading", "done", "failed"] = "loading"
 
 
+NOTHING = Fetch("", np.empty(0, np.int32), [], 0.0, "failed")  # of who asked, and there was nothing to load
+
+
 @dataclass(slots=True, eq=False)
 class _Pinned:
     """What a transfer holds.
@@ -70,12 +74,19 @@ class TieredMemory:
     Args:
         memory: The arena, its pools and the prefix tree.
         store: The tiers.
+        ended: Is set when a transfer has ended; what the store wakes.
         clock: Seconds.
     """
 
-    def __init__(self, memory: StateMemory, store: TierStore, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        memory: StateMemory,
+        store: TierStore,
+        ended: threading.Event | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.memory, self.store = memory, store
-        self._clock = clock
+        self._ended, self._clock = ended or threading.Event(), clock
         self._planned = 0
         self._pinned: dict[Transfer, _Pinned] = {}
         self._coming: dict[bytes, Fetch] = {}  # digests of pages that are being loaded
@@ -249,6 +260,11 @@ class TieredMemory:
     def holdings(self) -> Iterator[Holding]:
         """What transfers hold, for ``StateMemory.check``."""
         return (pinned.held for pinned in self._pinned.values())
+
+    def wait(self, seconds: float) -> None:
+        """Wait until a transfer has ended, or so long."""
+        self._ended.wait(seconds)
+        self._ended.clear()
 
     def close(self, seconds: float) -> bool:
         """End all transfers and write to the disk what it does not have, in so many seconds; whether all was done."""

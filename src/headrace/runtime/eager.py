@@ -40,6 +40,11 @@ def set_threads(threads: int) -> int:
     return torch.get_num_threads()
 
 
+def torch_version() -> str:
+    """PyTorch's version, which decides how it adds."""
+    return str(torch.__version__)
+
+
 def torch_dtype(name: str) -> torch.dtype:
     """``float32`` or ``bfloat16`` as PyTorch's own."""
     return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name]
