@@ -65,7 +65,7 @@ class Replica:
             files=Files if stored is None else lambda folder: self.files,
             clock=self.clock,
         )
-        self.tiered = TieredMemory(self.mem, self.store, self.clock)
+        self.tiered = TieredMemory(self.mem, self.store, clock=self.clock)
         self.batches = deque()
         self.running = []
         self.step = self.collected = 0
