@@ -4,6 +4,7 @@ An executor of bytes stands for the real one: it carries out the commands, write
 values would be, and reads back all that a token sees before it goes on.
 """
 
+import itertools
 import random
 from dataclasses import dataclass, field
 
@@ -40,7 +41,8 @@ KINDS = {
 
 def memory(nbytes, kinds=("full",), slab=96, **options):
     groups = [MemoryGroup(by_token, form.in_slabs(slab), window) for by_token, form, window in map(KINDS.get, kinds)]
-    return StateMemory(groups, nbytes=nbytes, page_tokens=PAGE, **options)
+    clock = itertools.count().__next__  # by the clock of the wall nothing would happen twice
+    return StateMemory(groups, nbytes=nbytes, page_tokens=PAGE, clock=clock, **options)
 
 
 def array(values):
