@@ -18,9 +18,11 @@ from headrace.memory.reuse import Floats, Ints
 T = TypeVar("T")
 
 # An oldest candidate of less than this share of the mean value goes without more ado. Where memory is ample the
-# candidates differ by less than what can be learned about them, and age is the better guide.
-NEXT_TO_NOTHING = 0.6
-MOST_SEEN = 4096  # candidates that are looked at for one plan
+# candidates differ by less than what can be learned about them, and age is the better guide. In that mean a value
+# counts as no more than most are: a few that are used all the time say nothing of the rest.
+NEXT_TO_NOTHING = 0.8
+MOST = 0.9
+MOST_SEEN = 1024  # candidates that are looked at for one plan
 PLANNED_SHARE = 16  # one in so many of them goes before others are looked at
 
 
@@ -94,7 +96,9 @@ def least_value_first(candidates: Candidates, most: int) -> Ints:
 
     First come the oldest as long as they are worth next to nothing; if the very oldest is worth more, it goes by value.
     """
-    worthless = NEXT_TO_NOTHING * candidates.values.mean()
+    high = int(MOST * (len(candidates.values) - 1))
+    most_usual = np.partition(candidates.values, high)[high]
+    worthless = NEXT_TO_NOTHING * np.minimum(candidates.values, most_usual).mean()
     oldest = oldest_first(candidates, most)
     kept = np.flatnonzero(candidates.values[oldest] >= worthless)
     run = int(kept[0]) if len(kept) else len(oldest)

@@ -249,11 +249,11 @@ class Pool:
         self._unused[self._unused_count : self._unused_count + count] = handles
         self._unused_count += count
         self._room += count
-        np.subtract.at(self._in_use, slabs, 1)
-        for slab in dict.fromkeys(slabs.tolist()):
-            self._spare[slab] = None
-            if not self._in_use[slab]:
-                self._close_slab(slab)
+        touched, counts = np.unique(slabs, return_counts=True)
+        self._in_use[touched] -= counts.astype(np.int32)
+        self._spare.update(dict.fromkeys(touched.tolist()))
+        for slab in touched[self._in_use[touched] == 0].tolist():
+            self._close_slab(slab)
 
     def check(self, count_references: Callable[[], npt.NDArray[np.int64]] | None = None) -> None:
         """Assert the invariants.

@@ -104,7 +104,7 @@ class TreeEviction:
         leaf = not node.children
         if leaf or node.place != NOWHERE:
             node.place = self._set(node.place, (node, False), leaf, node.last_used, node.uses, self._leaf_cost)
-        stateful = any(node.rows[n][0] != NO_PAGE for n in self._states)
+        stateful = bool(self._states) and any(node.rows[n][0] != NO_PAGE for n in self._states)
         if stateful or node.state_place != NOWHERE:
             place = self._set(node.state_place, (node, True), stateful, node.state_used, node.state_uses, self._state_cost)
             node.state_place = place
@@ -207,11 +207,16 @@ class TreeEviction:
 
     def _cut(self, leaf: Node, nbytes: int) -> int | None:
         """Free pages from the end of a leaf, and its states; remove it when it is empty. None if its end is held."""
-        states = self._lone_states(leaf)
+        states = self._lone_states(leaf) if self._states else 0
         if states is None:
             return None
-        count = self._end(leaf) - leaf.start
+        count = len(leaf.tokens) // self._edge_bytes
         bound = self._held_pages(leaf)
+        if not bound and not self._windows and count * self._full_bytes + states <= nbytes:  # all of it, mostly
+            for doomed, row in zip(self._doomed, leaf.rows, strict=True):
+                doomed.append(row[row != NO_PAGE] if self._states else row)
+            self._remove(leaf)
+            return count * self._full_bytes + states
         sizes = self._sizes(leaf, bound)
         tail = np.cumsum(sizes[::-1])
         if not len(tail) and not states:
@@ -249,11 +254,10 @@ class TreeEviction:
         bound = 0
         for n in (*self._full, *self._windows):
             row = leaf.rows[n]
-            held = self._groups[n].pool.references[row] > 0
-            if n in self._windows:
-                held &= row != NO_PAGE
+            held = self._groups[n].pool.references[row]
             if held.any():
-                bound = max(bound, int(np.flatnonzero(held)[-1]) + 1)
+                held *= row != NO_PAGE
+                bound = max(bound, int(np.flatnonzero(held)[-1]) + 1 if held.any() else 0)
         return bound
 
     def _sizes(self, leaf: Node, first: int) -> Ints:
