@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -109,39 +110,59 @@ def foresee(trace: CacheTrace, pages: int) -> float:
     """
     following = _next_uses(trace.asked, trace.distinct)
     cached = np.zeros(trace.distinct, np.bool_)
-    by_use: dict[int, list[IntArray]] = {}  # request -> cached pages that it uses next, in pieces of prefixes
-    farthest: list[int] = []  # the keys, negated, as a heap
+    queue = _ByNextUse()
     count = hits = 0
     for n, asked in enumerate(trace.asked):
         there = cached[asked.pages]
         prompt = there[: asked.prompt_pages]
         hits += len(prompt) if prompt.all() else int(np.argmin(prompt))
-        # Pages of the answer that are there already wait for their next use in some piece; those stay there.
+        # Pages of the answer that are there already are in the queue, with their next use.
         fresh = ~there
         fresh[: asked.prompt_pages] = True
         count += int(np.count_nonzero(~there))
         cached[asked.pages] = True
-        by_use.pop(n, None)
-        touched, uses = asked.pages[fresh], following[n][fresh]
-        cuts = np.flatnonzero(np.diff(uses)) + 1
-        for piece, use in zip(np.split(touched, cuts), uses[[0, *cuts]].tolist() if len(uses) else [], strict=False):
-            if use not in by_use:
-                by_use[use] = []
-                heapq.heappush(farthest, -use)
-            by_use[use].append(piece)
+        queue.drop(n)
+        places = np.flatnonzero(fresh)
+        uses = following[n][places]
+        cuts = np.flatnonzero((np.diff(uses) != 0) | (np.diff(places) != 1)) + 1
+        for piece in np.split(places, cuts) if len(places) else ():
+            queue.put(int(following[n][piece[0]]), int(piece[-1]) + 1, asked.pages[piece])
         while count > pages:
-            use = -farthest[0]
-            if not by_use.get(use):
-                by_use.pop(use, None)
-                heapq.heappop(farthest)
-                continue
-            piece = by_use[use].pop()
-            keep = max(0, len(piece) - (count - pages))
-            cached[piece[keep:]] = False
-            count -= len(piece) - keep
-            if keep:
-                by_use[use].append(piece[:keep])
+            gone = queue.take(count - pages)
+            cached[gone] = False
+            count -= len(gone)
     return hits * trace.page_tokens / _tokens(trace)
+
+
+class _ByNextUse:
+    """Cached pages in pieces of prefixes, by the request that uses them next."""
+
+    def __init__(self) -> None:
+        self._pieces: dict[int, list[tuple[int, int, IntArray]]] = {}  # of each request a heap, the deepest first
+        self._farthest: list[int] = []  # the requests, negated, as a heap
+        self._order = itertools.count()
+
+    def put(self, use: int, depth: int, pages: IntArray) -> None:
+        """Add pages that end ``depth`` pages behind the start of their prefix."""
+        if use not in self._pieces:
+            self._pieces[use] = []
+            heapq.heappush(self._farthest, -use)
+        heapq.heappush(self._pieces[use], (-depth, next(self._order), pages))
+
+    def drop(self, use: int) -> None:
+        """The request is there: what it uses is put anew."""
+        self._pieces.pop(use, None)
+
+    def take(self, most: int) -> IntArray:
+        """Some of the pages whose next use is farthest; of those the deepest, so that none goes before one behind it."""
+        while not (heap := self._pieces.get(-self._farthest[0])):
+            self._pieces.pop(-heapq.heappop(self._farthest), None)
+        depth, _, pages = heapq.heappop(heap)
+        others = -heap[0][0] if heap else 0
+        keep = len(pages) - max(1, min(most, len(pages), -depth - others))
+        if keep:
+            heapq.heappush(heap, (depth + len(pages) - keep, next(self._order), pages[:keep]))
+        return pages[keep:]
 
 
 def _next_uses(asked: Sequence[Asked], distinct: int) -> list[IntArray]:

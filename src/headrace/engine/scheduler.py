@@ -15,6 +15,8 @@ from headrace.engine.ordering import POLICIES, PolicyName, Standing
 from headrace.engine.plan import Plan, Planned, finish
 from headrace.engine.sequence import NO_SLOT, Sequence
 from headrace.engine.shares import Shares
+from headrace.memory.eviction import RecomputeCost
+from headrace.memory.prefix_tree import PrefixKey
 from headrace.memory.state_memory import Holding, RowWrite, StateMemory
 from headrace.runtime.batch import PageWrite, SlotOpen
 
@@ -88,7 +90,7 @@ class Scheduler:
         else:
             self._leave(sequence, share=sound)
         if not sound:
-            self.memory.forget(sequence.salt, sequence.tokens[: sequence.known], sequence.cached_tokens or 0)
+            self.memory.forget(_key(sequence), sequence.tokens[: sequence.known], sequence.cached_tokens or 0)
         self._clear(sequence)
         self.shares.leave(sequence.tenant)
         sequence.finished = True
@@ -230,7 +232,7 @@ class Scheduler:
     def _standing(self, sequence: Sequence, now: float) -> Standing:
         name, cached, slack = self.limits.policy, 0, math.inf
         if name == "longest-prefix" and sequence.can_share_prompt:
-            cached = self.memory.cached(sequence.salt, sequence.tokens[: sequence.known])
+            cached = self.memory.cached(_key(sequence), sequence.tokens[: sequence.known])
         elif name == "slo":
             wanted = min(sequence.deadline, sequence.queued + self.limits.first_token_seconds)
             slack = wanted - now - self.cost.prefill(sequence.computed, sequence.pending)
@@ -256,7 +258,7 @@ class Scheduler:
         tokens = sequence.tokens[: sequence.known]
         held, computed = Holding(), 0
         if sequence.can_share_prompt:
-            held, computed = self.memory.match(sequence.salt, tokens)
+            held, computed = self.memory.match(_key(sequence), tokens)
         if not self._make_way(plan, sequence, held):
             self.memory.release(held)
             return False
@@ -317,6 +319,9 @@ class Scheduler:
 
     def _leave(self, sequence: Sequence, *, share: bool) -> None:
         """Take a sequence out of its slot; what batches on their way draw for it is void."""
+        _, per_token, per_1000_pairs = self.cost.coefficients
+        if per_token or per_1000_pairs:
+            self.memory.tree.set_cost(RecomputeCost(per_token, per_1000_pairs / 1000))
         if share:
             self._share(sequence)
         self._exchanged = [(owner, write) for owner, write in self._exchanged if owner is not sequence]
@@ -347,7 +352,7 @@ class Scheduler:
     def _share(self, sequence: Sequence) -> None:
         """Offer what a sequence has computed. All of that is known: only what is being drawn is not."""
         tokens = sequence.tokens[: sequence.computed]
-        self._note(sequence, self.memory.share(sequence.salt, tokens, sequence.held))
+        self._note(sequence, self.memory.share(_key(sequence), tokens, sequence.held))
 
     def _note(self, sequence: Sequence, writes: list[RowWrite]) -> None:
         self._exchanged += [(sequence, _page_write(sequence, write)) for write in writes]
@@ -371,6 +376,10 @@ class Scheduler:
 
     def _tenants(self) -> Iterator[str]:
         return (s.tenant for queue in (self.waiting, self.running) for s in queue)
+
+
+def _key(sequence: Sequence) -> PrefixKey:
+    return PrefixKey(sequence.salt)
 
 
 def _page_write(sequence: Sequence, write: RowWrite) -> PageWrite:

@@ -6,7 +6,6 @@ Value = chance of a use soon x time to compute it again / bytes. The chance come
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -41,33 +40,6 @@ class RecomputeCost:
     def of(self, first: int, last: int) -> float:
         """Of the tokens at ``first`` to ``last - 1``, behind all before them."""
         return self.per_token * (last - first) + self.per_pair * (last * last - first * first) / 2
-
-
-def snapshot_spacing(context: int, *, cost: RecomputeCost, state_bytes: int, token_bytes: int, granule: int) -> int:
-    """Tokens between the recurrent states that a prompt of ``context`` tokens should leave behind.
-
-    A prompt that goes on elsewhere than at a state computes half a spacing again on average; each state takes bytes
-    from other prefixes, which would save computing as well. The sum of both is least at the square root, as for
-    checkpoints (Young, CACM 1974; Daly, FGCS 2006)::
-
-        cost of a spacing s:   s/2 tokens computed again  +  context/s states x tokens that their bytes would hold
-
-    Args:
-        context: Tokens of the prompt.
-        cost: Of computing.
-        state_bytes: Of a state.
-        token_bytes: Of what a token keeps beside states; 0 if nothing.
-        granule: The spacing is a multiple of it.
-
-    Returns:
-        Tokens, at least ``granule``.
-    """
-    mean = cost.of(0, context) / max(context, 1)  # seconds a token
-    # Bytes in seconds: cached bytes of a prefix like this one save so much, counted with its own states once.
-    per_byte = mean * context / max(token_bytes * context + state_bytes, 1)
-    marginal = cost.per_token + cost.per_pair * context
-    spacing = math.sqrt(2 * context * state_bytes * per_byte / max(marginal, 1e-300))
-    return max(granule, round(spacing / granule) * granule)
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,7 @@ class TreeEviction:
         self._full, self._windows, self._states = kinds["full"], kinds["window"], kinds["state"]
         self._full_bytes = sum(groups[n].pool.form.page_bytes for n in self._full)
         self._state_bytes = sum(groups[n].pool.form.page_bytes for n in self._states)
+        self._by_token = (*self._full, *self._windows)
         by_token = self._full or self._windows
         self._page_bytes = sum(groups[n].pool.form.page_bytes for n in by_token) or self._state_bytes
         self._queue: EvictionQueue[Piece] = EvictionQueue(policy)
@@ -104,7 +105,7 @@ class TreeEviction:
         leaf = not node.children
         if leaf or node.place != NOWHERE:
             node.place = self._set(node.place, (node, False), leaf, node.last_used, node.uses, self._leaf_cost)
-        stateful = bool(self._states) and any(node.rows[n][0] != NO_PAGE for n in self._states)
+        stateful = self._has_state(node)
         if stateful or node.state_place != NOWHERE:
             place = self._set(node.state_place, (node, True), stateful, node.state_used, node.state_uses, self._state_cost)
             node.state_place = place
@@ -125,24 +126,35 @@ class TreeEviction:
         return place
 
     def _unqueue(self, node: Node) -> None:
-        for place in (node.place, node.state_place):
-            if place != NOWHERE:
-                self._queue.remove(place)
-        node.place = node.state_place = NOWHERE
+        if node.place != NOWHERE:
+            self._queue.remove(node.place)
+            node.place = NOWHERE
+        if node.state_place != NOWHERE:
+            self._queue.remove(node.state_place)
+            node.state_place = NOWHERE
 
     def _leaf_cost(self, node: Node) -> float:
-        """Of a byte of a leaf's last page; of a node where there is no page a token."""
+        """Of a byte at a leaf's end: its last page, and with it the states behind that."""
+        if self._has_state(node):
+            return self._back_to_state(node) / (self._state_bytes + (self._page_bytes if self._by_token else 0))
         end = self._end(node)
-        first = end - 1 if self._full or self._windows else node.start
+        first = end - 1 if self._by_token else node.start
         return self.cost.of(first * self._page_tokens, end * self._page_tokens) / self._page_bytes
 
     def _state_cost(self, node: Node) -> float:
-        """Of a byte of the states behind a node: without them one goes on from those before."""
+        """Of a byte of the states behind a node."""
+        return self._back_to_state(node) / self._state_bytes
+
+    def _back_to_state(self, node: Node) -> float:
+        """What it costs to go on from the states before those behind a node."""
         before = node.parent
-        while before is not None and not any(len(before.rows[n]) and before.rows[n][0] != NO_PAGE for n in self._states):
+        while before is not None and before.parent is not None and not self._has_state(before):
             before = before.parent
         start = 0 if before is None else self._end(before)
-        return self.cost.of(start * self._page_tokens, self._end(node) * self._page_tokens) / self._state_bytes
+        return self.cost.of(start * self._page_tokens, self._end(node) * self._page_tokens)
+
+    def _has_state(self, node: Node) -> bool:
+        return bool(self._states) and any(node.rows[n][0] != NO_PAGE for n in self._states)
 
     # -- giving up
 
@@ -185,7 +197,7 @@ class TreeEviction:
         """Keep nothing of a node and of what is behind it."""
         for node in list(top.below()):
             for n, row in enumerate(node.rows):
-                self._doomed[n].append(row[row != NO_PAGE])
+                self._doomed[n].append(row)
             if node is not top:
                 self._unqueue(node)
                 node.parent = None
@@ -212,25 +224,27 @@ class TreeEviction:
             return None
         count = len(leaf.tokens) // self._edge_bytes
         bound = self._held_pages(leaf)
-        if not bound and not self._windows and count * self._full_bytes + states <= nbytes:  # all of it, mostly
+        total = count * self._full_bytes + states
+        for n in self._windows:
+            total += int(np.count_nonzero(leaf.rows[n] != NO_PAGE)) * self._groups[n].pool.form.page_bytes
+        if not bound and total <= nbytes:  # all of it, mostly
             for doomed, row in zip(self._doomed, leaf.rows, strict=True):
-                doomed.append(row[row != NO_PAGE] if self._states else row)
+                doomed.append(row)
             self._remove(leaf)
-            return count * self._full_bytes + states
+            return total
         sizes = self._sizes(leaf, bound)
         tail = np.cumsum(sizes[::-1])
         if not len(tail) and not states:
             return None
         pages = 0 if states >= nbytes else min(len(tail), int(np.searchsorted(tail, nbytes - states)) + 1)
         keep = count - pages
-        for n in (*self._full, *self._windows):
-            row = leaf.rows[n][keep:]
-            self._doomed[n].append(row if n in self._full else row[row != NO_PAGE])
+        for n in self._by_token:
+            self._doomed[n].append(leaf.rows[n][keep:])
         for n in self._states:
-            self._doomed[n].append(leaf.rows[n][leaf.rows[n] != NO_PAGE])
+            self._doomed[n].append(leaf.rows[n])
             leaf.rows[n] = no_state()
-        if keep and (self._full or self._windows):
-            for n in (*self._full, *self._windows):
+        if keep and self._by_token:
+            for n in self._by_token:
                 leaf.rows[n] = leaf.rows[n][:keep]
             leaf.tokens = leaf.tokens[: keep * self._edge_bytes]
             self.note(leaf)
@@ -252,7 +266,7 @@ class TreeEviction:
     def _held_pages(self, leaf: Node) -> int:
         """Pages from a leaf's start to the last that somebody holds."""
         bound = 0
-        for n in (*self._full, *self._windows):
+        for n in self._by_token:
             row = leaf.rows[n]
             held = self._groups[n].pool.references[row]
             if held.any():
@@ -312,7 +326,8 @@ class TreeEviction:
     def _flush(self) -> None:
         for group, doomed in zip(self._groups, self._doomed, strict=True):
             if doomed:
-                group.pool.uncache(np.concatenate(doomed))
+                pages = np.concatenate(doomed)
+                group.pool.uncache(pages if group.kind == "full" else pages[pages != NO_PAGE])
                 doomed.clear()
 
     # -- shape
@@ -334,7 +349,7 @@ class TreeEviction:
         behind = {id(node) for node in self._behind}
         for node in nodes:
             assert (node.place != NOWHERE) == (not node.children), "a leaf can never be evicted, or an inner node may be"
-            stateful = any(node.rows[n][0] != NO_PAGE for n in self._states)
+            stateful = self._has_state(node)
             assert (node.state_place != NOWHERE) == stateful, "a state can never be evicted alone"
             assert (id(node) in behind) == node.in_windows, "a node is wrong about the queue of windows"
             assert node.in_windows or not self._has_inner(node), "what a window left behind can never be evicted"
