@@ -154,7 +154,7 @@ class _ByNextUse:
         self._pieces.pop(use, None)
 
     def take(self, most: int) -> IntArray:
-        """Some of the pages whose next use is farthest; of those the deepest, so that none goes before one behind it."""
+        """Some of the pages whose next use is farthest, the deepest: none goes before one behind it."""
         while not (heap := self._pieces.get(-self._farthest[0])):
             self._pieces.pop(-heapq.heappop(self._farthest), None)
         depth, _, pages = heapq.heappop(heap)

@@ -130,9 +130,7 @@ def _answers(requests: list[_Request], block: int) -> Iterator[Sequence[Hashable
     return iter(answers)
 
 
-def _goes_on_from(
-    requests: list[_Request], waiting: dict[Hashable, list[int]], request: _Request
-) -> int | None:
+def _goes_on_from(requests: list[_Request], waiting: dict[Hashable, list[int]], request: _Request) -> int | None:
     for block in reversed(request.blocks[1 : len(request.blocks) - 1]):
         found = waiting.get(block, [])
         for k in range(len(found) - 1, -1, -1):

@@ -83,7 +83,7 @@ def least_value_first(candidates: Candidates, most: int) -> Ints:
 def _smallest(keys: Floats, most: int) -> Ints:
     if most < len(keys):
         chosen = np.argpartition(keys, most - 1)[:most]
-        return chosen[np.argsort(keys[chosen], kind="stable")]
+        return np.asarray(chosen[np.argsort(keys[chosen], kind="stable")], np.int64)
     return np.argsort(keys, kind="stable")
 
 
@@ -170,8 +170,7 @@ class EvictionQueue(Generic[T]):
         step = max(1, size // MOST_SEEN)
         for _ in range(step):
             self._turn = (self._turn + 1) % step
-            places = np.arange(self._turn, size, step)
-            places = places[~np.isnan(self._costs[places])]
+            places: Ints = self._turn + step * np.flatnonzero(~np.isnan(self._costs[self._turn : size : step]))
             if len(places):
                 return places
         raise RuntimeError("the eviction queue lost a piece")

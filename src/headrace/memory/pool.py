@@ -269,7 +269,13 @@ class Pool:
         assert sorted(unused.tolist()) == np.flatnonzero(~used).tolist(), "a handle is lost or free twice"
         places = np.flatnonzero(self._handle_at != NO_PAGE)
         slabs, pages = np.divmod(places, self.form.slab_pages)
-        placed = dict(zip((slabs * self.form.slab_bytes + pages * self.form.page_bytes).tolist(), self._handle_at[places].tolist(), strict=True))
+        placed = dict(
+            zip(
+                (slabs * self.form.slab_bytes + pages * self.form.page_bytes).tolist(),
+                self._handle_at[places].tolist(),
+                strict=True,
+            )
+        )
         known = {int(self.page_table[handle]): handle for handle in np.flatnonzero(used).tolist()}
         assert placed == known, "a page is not where the table says"
         in_use = np.bincount(slabs, minlength=len(self._in_use))

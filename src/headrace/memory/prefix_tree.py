@@ -19,13 +19,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from headrace.memory.commands import IntArray
 from headrace.memory.eviction import Policy, RecomputeCost, least_value_first
 from headrace.memory.pool import NO_PAGE
+from headrace.memory.tree_check import check_nodes, check_queues
 from headrace.memory.tree_eviction import TreeEviction
 from headrace.memory.tree_node import (
+    NOWHERE,
     TOKEN_BYTES,
     CachedGroup,
     Match,
@@ -36,6 +37,7 @@ from headrace.memory.tree_node import (
     no_state,
     row_of,
 )
+from headrace.memory.tree_uses import TreeUses
 
 __all__ = ["CachedGroup", "Match", "PrefixKey", "PrefixTree"]
 
@@ -67,7 +69,8 @@ class PrefixTree:
         self._roots: dict[PrefixKey, Node] = {}
         self._clock = clock
         self._last = 0.0
-        self._eviction = TreeEviction(self.groups, page_tokens, policy)
+        self._uses = TreeUses(self._edge_bytes)
+        self._eviction = TreeEviction(self.groups, page_tokens, policy, self._uses)
 
     def set_cost(self, cost: RecomputeCost) -> None:
         """What it costs to compute tokens, for what is kept or used from now on."""
@@ -83,19 +86,22 @@ class PrefixTree:
             tokens: int32 [n].
         """
         path, now = self._path(key, as_bytes(tokens)), self._now()
-        self._eviction.touch(path, now, use=True)
+        self._touch(path, now, use=True)
         pages = self._usable(path)
         rows: list[IntArray] = []
         for n, group in enumerate(self.groups):
             if n in self._states:
-                row = next((node.rows[n] for node in path if self._end(node) == pages), np.empty(0, np.int32))[:1].copy()
+                row = next((node.rows[n] for node in path if self._end(node) == pages), np.empty(0, np.int32))[
+                    :1
+                ].copy()
             else:
                 row = row_of(path, n)[:pages]
                 row[: group.first_page(pages * self.page_tokens, self.page_tokens)] = NO_PAGE
             rows.append(row)
             group.pool.retain(row[row != NO_PAGE] if group.kind == "window" else row)
-        if self._states:
-            self._eviction.use_states(next((node for node in path if self._end(node) == pages), None), now)
+        if self._states and (node := next((node for node in path if self._end(node) == pages), None)):
+            self._uses.touch_states(node, now)
+            self._eviction.note(node)
         return Match(pages, tuple(rows))
 
     def cached(self, key: PrefixKey, tokens: IntArray) -> int:
@@ -113,6 +119,11 @@ class PrefixTree:
         if partial:
             self._split(path[-1], partial)
         return path
+
+    def _touch(self, path: list[Node], now: float, *, use: bool) -> None:
+        self._uses.touch(path, now, use=use)
+        if path and path[-1].place != NOWHERE:
+            self._eviction.note(path[-1])
 
     def _usable(self, path: list[Node], partial: int = 0) -> int:
         """Most pages of a path behind which all groups can go on; the last node may count in part."""
@@ -153,7 +164,7 @@ class PrefixTree:
         if key not in self._roots:
             self._roots[key] = Node(None, 0, b"", [row[:0] for row in rows], now)
         path = self._path(key, data)
-        self._eviction.touch(path, now, use=False)
+        self._touch(path, now, use=False)
         own = [row.copy() for row in rows]
         done = self._end(path[-1]) if path else 0
         for n in self._by_token:
@@ -194,15 +205,16 @@ class PrefixTree:
                 leaf.rows.append(row.copy())
                 self.groups[n].pool.cache(row[row != NO_PAGE])
         parent.children[tokens[: self._edge_bytes]] = leaf
-        self._eviction.began(leaf)
+        self._uses.begin(leaf)
+        self._eviction.note(parent)
         return leaf
 
     def _adopt_states(self, node: Node, rows: Sequence[IntArray], now: float) -> None:
         for n in self._states:
             if len(rows[n]) and node.rows[n][0] == NO_PAGE:
                 node.rows[n] = rows[n][:1].copy()
-                node.state_used, node.state_uses = now, 0
                 self.groups[n].pool.cache(node.rows[n])
+                self._uses.keep_states(node, now)
 
     def _split(self, node: Node, pages: int) -> None:
         """Keep the first pages in the node and move the rest, and what is known of it, into a child of it."""
@@ -213,7 +225,8 @@ class PrefixTree:
         rest.children = node.children
         for child in rest.children.values():
             child.parent = rest
-        self._eviction.divide(node, rest)
+        self._uses.divide(node, rest)
+        self._eviction.unqueue(node)
         node.tokens = node.tokens[:cut]
         node.rows = [no_state() if n in self._states else row[:pages] for n, row in enumerate(node.rows)]
         node.children = {rest.tokens[: self._edge_bytes]: rest}
@@ -242,8 +255,9 @@ class PrefixTree:
                 continue
             if pages > node.start:
                 self._split(node, pages - node.start)
-                node = next(iter(node.children.values()))
-            self._eviction.drop_below(node)
+                self._eviction.drop_below(next(iter(node.children.values())))
+            else:
+                self._eviction.drop_below(node)
             self._drop_roots()
             return
 
@@ -276,24 +290,6 @@ class PrefixTree:
 
     def check(self) -> None:
         """Assert the invariants of shape, ownership and the queues."""
-        held: list[list[npt.NDArray[np.int32]]] = [[] for _ in self.groups]
-        for node in self._nodes():
-            count = self._end(node) - node.start
-            assert count, "a node stands for no token"
-            assert node.parent is not None, "a node is cut off"
-            assert node.start == self._end(node.parent), "a node is at a wrong place"
-            edge = node.tokens[: self._edge_bytes]
-            assert node.parent.children.get(edge) is node, "a child is filed under a wrong edge"
-            assert all(len(node.rows[n]) == count for n in self._by_token), "tokens and pages do not fit"
-            assert all(len(node.rows[n]) == 1 for n in self._states), "a node has more than one state"
-            for n, group in enumerate(self.groups):
-                row = node.rows[n]
-                held[n].append(row[row != NO_PAGE])
-                if group.kind == "full":
-                    chain = group.pool.references[np.concatenate([node.parent.rows[n][-1:], row])]
-                    assert (np.diff(chain) <= 0).all(), "a page is held by somebody who does not hold its ancestor"
-        for n, group in enumerate(self.groups):
-            mine = np.concatenate(held[n]) if held[n] else np.empty(0, np.int32)
-            assert sorted(mine.tolist()) == np.flatnonzero(group.pool.cached).tolist(), "the tree holds other pages"
+        check_nodes(self._nodes(), self.groups, self._edge_bytes)
         assert all(root.children for root in self._roots.values()), "a root holds nothing"
-        self._eviction.check(self._nodes())
+        check_queues(self._nodes(), self._eviction)

@@ -1,100 +1,49 @@
-"""``TreeEviction``: what of a prefix tree goes when memory is full, and what is learned of the uses of the rest."""
+"""``TreeEviction``: what of a prefix tree goes when memory is full."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
 from headrace.memory.commands import IntArray
 from headrace.memory.eviction import EvictionQueue, Policy, RecomputeCost
 from headrace.memory.pool import NO_PAGE
-from headrace.memory.reuse import MOST_USES, STATE, Floats, Ints, ReuseLog, buckets
+from headrace.memory.reuse import MOST_USES, STATE, Floats, Ints, buckets
 from headrace.memory.tree_node import NOWHERE, TOKEN_BYTES, CachedGroup, Node, no_state
-
-MOST_GHOSTS = 65536
-MOST_LOST = 8
+from headrace.memory.tree_uses import TreeUses
 
 Piece = tuple[Node, bool]  # a leaf, or (True) the states of a node alone
 
 
 class TreeEviction:
-    """Queues of what may go, a sample of uses, and the traces of what went.
+    """Queues of what may go, and how it goes.
 
     Args:
         groups: What a prefix consists of.
         page_tokens: Tokens of a page.
         policy: What goes first.
+        uses: What is learned of uses.
     """
 
-    def __init__(self, groups: Sequence[CachedGroup], page_tokens: int, policy: Policy) -> None:
+    def __init__(self, groups: Sequence[CachedGroup], page_tokens: int, policy: Policy, uses: TreeUses) -> None:
         self.cost = RecomputeCost()
         self.emptied: set[Node] = set()  # roots that lost their last child
         self._groups, self._page_tokens, self._edge_bytes = groups, page_tokens, page_tokens * TOKEN_BYTES
-        kinds = {kind: [n for n, group in enumerate(groups) if group.kind == kind] for kind in ("full", "window", "state")}
+        kinds = {
+            kind: [n for n, group in enumerate(groups) if group.kind == kind] for kind in ("full", "window", "state")
+        }
         self._full, self._windows, self._states = kinds["full"], kinds["window"], kinds["state"]
         self._full_bytes = sum(groups[n].pool.form.page_bytes for n in self._full)
         self._state_bytes = sum(groups[n].pool.form.page_bytes for n in self._states)
         self._by_token = (*self._full, *self._windows)
         by_token = self._full or self._windows
         self._page_bytes = sum(groups[n].pool.form.page_bytes for n in by_token) or self._state_bytes
-        self._queue: EvictionQueue[Piece] = EvictionQueue(policy)
-        self._behind: deque[Node] = deque()  # nodes with pages that windows left behind
-        self._log = ReuseLog()
-        # Of leaves that went: first page and its place -> uses, and the sample's numbers of their last uses.
-        self._ghosts: dict[tuple[int, bytes], tuple[int, tuple[int, ...]]] = {}
-        self._doomed: list[list[IntArray]] = [[] for _ in groups]  # pages to free at the end of a call
-
-    # -- uses
-
-    def touch(self, path: list[Node], now: float, *, use: bool) -> None:
-        """Whoever finds a prefix uses it; whoever offers it is still at it."""
-        log = self._log
-        for node in path:
-            if use:
-                node.uses += 1
-                if node.record != NOWHERE:
-                    log.use(node.record, now)
-                    node.record = NOWHERE
-            elif node.record != NOWHERE:
-                log.renew(node.record, now)
-            node.last_used = now
-        if not path:
-            return
-        if use:  # what is found last is what may go first
-            for node in path[-2:]:
-                node.record = log.see(min(node.uses, MOST_USES), now)
-        if path[-1].place != NOWHERE:
-            self.note(path[-1])
-
-    def use_states(self, node: Node | None, now: float) -> None:
-        """Somebody goes on from the states behind a node."""
-        if node is None:
-            return
-        self._log.use(node.state_record, now)
-        node.state_uses += 1
-        node.state_used = now
-        node.state_record = self._log.see(STATE + min(node.state_uses, MOST_USES), now)
-        self.note(node)
-
-    def began(self, leaf: Node) -> None:
-        """A leaf is new, or back."""
-        assert leaf.parent is not None
-        uses, records = self._ghosts.pop((leaf.start, leaf.tokens[: self._edge_bytes]), (NOWHERE, ()))
-        for record in records:
-            self._log.use(record, leaf.last_used)
-        leaf.uses = uses + 1
-        leaf.record = self._log.see(min(leaf.uses, MOST_USES), leaf.last_used)
-        self.note(leaf.parent)
-
-    def divide(self, node: Node, rest: Node) -> None:
-        """What is known of a node goes to its end, which is split off; the front was used as often."""
-        rest.uses, rest.record, rest.lost = node.uses, node.record, node.lost
-        rest.state_used, rest.state_uses, rest.state_record = node.state_used, node.state_uses, node.state_record
-        node.record = node.state_record = NOWHERE
-        node.lost = ()
-        self._unqueue(node)
+        self.queue: EvictionQueue[Piece] = EvictionQueue(policy)
+        self.behind: deque[Node] = deque()  # nodes with pages that windows left behind
+        self._uses = uses
+        self.doomed: list[list[IntArray]] = [[] for _ in groups]  # pages to free at the end of a call
 
     # -- queues
 
@@ -105,37 +54,38 @@ class TreeEviction:
         leaf = not node.children
         if leaf or node.place != NOWHERE:
             node.place = self._set(node.place, (node, False), leaf, node.last_used, node.uses, self._leaf_cost)
-        stateful = self._has_state(node)
+        stateful = self.has_state(node)
         if stateful or node.state_place != NOWHERE:
-            place = self._set(node.state_place, (node, True), stateful, node.state_used, node.state_uses, self._state_cost)
+            place = self._set(
+                node.state_place, (node, True), stateful, node.state_used, node.state_uses, self._state_cost
+            )
             node.state_place = place
-        if self._windows and not node.in_windows and self._has_inner(node):
+        if self._windows and not node.in_windows and self.has_inner(node):
             node.in_windows = True
-            self._behind.append(node)
+            self.behind.append(node)
 
-    def _set(
-        self, place: int, piece: Piece, there: bool, used: float, uses: int, cost: Callable[[Node], float]
-    ) -> int:
+    def _set(self, place: int, piece: Piece, there: bool, used: float, uses: int, cost: Callable[[Node], float]) -> int:
         if not there:
-            self._queue.remove(place)
+            self.queue.remove(place)
             return NOWHERE
         kind = min(uses, MOST_USES) + (STATE if piece[1] else 0)
         if place == NOWHERE:
-            return self._queue.put(piece, used, kind, cost(piece[0]))
-        self._queue.change(place, used, kind, cost(piece[0]))
+            return self.queue.put(piece, used, kind, cost(piece[0]))
+        self.queue.change(place, used, kind, cost(piece[0]))
         return place
 
-    def _unqueue(self, node: Node) -> None:
+    def unqueue(self, node: Node) -> None:
+        """A node is gone, or changes so that it must be noted anew."""
         if node.place != NOWHERE:
-            self._queue.remove(node.place)
+            self.queue.remove(node.place)
             node.place = NOWHERE
         if node.state_place != NOWHERE:
-            self._queue.remove(node.state_place)
+            self.queue.remove(node.state_place)
             node.state_place = NOWHERE
 
     def _leaf_cost(self, node: Node) -> float:
         """Of a byte at a leaf's end: its last page, and with it the states behind that."""
-        if self._has_state(node):
+        if self.has_state(node):
             return self._back_to_state(node) / (self._state_bytes + (self._page_bytes if self._by_token else 0))
         end = self._end(node)
         first = end - 1 if self._by_token else node.start
@@ -148,12 +98,13 @@ class TreeEviction:
     def _back_to_state(self, node: Node) -> float:
         """What it costs to go on from the states before those behind a node."""
         before = node.parent
-        while before is not None and before.parent is not None and not self._has_state(before):
+        while before is not None and before.parent is not None and not self.has_state(before):
             before = before.parent
         start = 0 if before is None else self._end(before)
         return self.cost.of(start * self._page_tokens, self._end(node) * self._page_tokens)
 
-    def _has_state(self, node: Node) -> bool:
+    def has_state(self, node: Node) -> bool:
+        """Whether there is a state behind a node."""
         return bool(self._states) and any(node.rows[n][0] != NO_PAGE for n in self._states)
 
     # -- giving up
@@ -168,20 +119,20 @@ class TreeEviction:
         """
         freed = self._evict_behind(nbytes)
         held: list[Node] = []
-        table = self._log.density(now)
+        table = self._uses.density(now)
 
         def density(kinds: Ints, ages: Floats) -> Floats:
             found: Floats = table[kinds, buckets(ages)]
             return found
 
-        while freed < nbytes and (piece := self._queue.next(now, density)) is not None:
+        while freed < nbytes and (piece := self.queue.next(now, density)) is not None:
             node, states = piece
             some = self._drop_states(node) if states else self._cut(node, nbytes - freed)
             if some is not None:
                 freed += some
             else:
                 held.append(node)
-                self._queue.remove(node.state_place if states else node.place)
+                self.queue.remove(node.state_place if states else node.place)
                 if states:
                     node.state_place = NOWHERE
                 else:
@@ -197,9 +148,9 @@ class TreeEviction:
         """Keep nothing of a node and of what is behind it."""
         for node in list(top.below()):
             for n, row in enumerate(node.rows):
-                self._doomed[n].append(row)
+                self.doomed[n].append(row)
             if node is not top:
-                self._unqueue(node)
+                self.unqueue(node)
                 node.parent = None
         self._remove(top)
         self._flush()
@@ -207,8 +158,8 @@ class TreeEviction:
     def _evict_behind(self, nbytes: int) -> int:
         freed = 0
         held: list[Node] = []
-        while freed < nbytes and self._behind:
-            node = self._behind.popleft()
+        while freed < nbytes and self.behind:
+            node = self.behind.popleft()
             node.in_windows = False
             if node.parent is not None:
                 freed += sum(self._drop_windows(node, self._inner(node, n), n) for n in self._windows)
@@ -228,7 +179,7 @@ class TreeEviction:
         for n in self._windows:
             total += int(np.count_nonzero(leaf.rows[n] != NO_PAGE)) * self._groups[n].pool.form.page_bytes
         if not bound and total <= nbytes:  # all of it, mostly
-            for doomed, row in zip(self._doomed, leaf.rows, strict=True):
+            for doomed, row in zip(self.doomed, leaf.rows, strict=True):
                 doomed.append(row)
             self._remove(leaf)
             return total
@@ -239,9 +190,9 @@ class TreeEviction:
         pages = 0 if states >= nbytes else min(len(tail), int(np.searchsorted(tail, nbytes - states)) + 1)
         keep = count - pages
         for n in self._by_token:
-            self._doomed[n].append(leaf.rows[n][keep:])
+            self.doomed[n].append(leaf.rows[n][keep:])
         for n in self._states:
-            self._doomed[n].append(leaf.rows[n])
+            self.doomed[n].append(leaf.rows[n])
             leaf.rows[n] = no_state()
         if keep and self._by_token:
             for n in self._by_token:
@@ -287,13 +238,8 @@ class TreeEviction:
         edge = leaf.tokens[: self._edge_bytes]
         del parent.children[edge]
         leaf.parent = None
-        self._unqueue(leaf)
-        # Whoever comes back here uses it again, however much of what was behind went with it.
-        records = leaf.lost if leaf.record == NOWHERE else (*leaf.lost, leaf.record)
-        parent.lost = (*parent.lost, *records)[-MOST_LOST:] if parent.parent is not None else ()
-        self._ghosts[leaf.start, edge] = leaf.uses, records
-        if len(self._ghosts) > MOST_GHOSTS:
-            del self._ghosts[next(iter(self._ghosts))]
+        self.unqueue(leaf)
+        self._uses.end(leaf, parent)
         if parent.parent is not None:
             self.note(parent)
         elif not parent.children:
@@ -305,7 +251,7 @@ class TreeEviction:
         for n in self._states:
             pool, row = self._groups[n].pool, node.rows[n]
             if row[0] != NO_PAGE and not pool.references[row[0]]:
-                self._doomed[n].append(row)
+                self.doomed[n].append(row)
                 node.rows[n] = no_state()
                 freed += pool.form.page_bytes
         if not freed:
@@ -318,13 +264,13 @@ class TreeEviction:
         pool, row = self._groups[group].pool, node.rows[group].copy()
         inner = row[:pages]
         gone = (inner != NO_PAGE) & (pool.references[inner] == 0)
-        self._doomed[group].append(inner[gone])
+        self.doomed[group].append(inner[gone])
         inner[gone] = NO_PAGE
         node.rows[group] = row
         return int(np.count_nonzero(gone)) * pool.form.page_bytes
 
     def _flush(self) -> None:
-        for group, doomed in zip(self._groups, self._doomed, strict=True):
+        for group, doomed in zip(self._groups, self.doomed, strict=True):
             if doomed:
                 pages = np.concatenate(doomed)
                 group.pool.uncache(pages if group.kind == "full" else pages[pages != NO_PAGE])
@@ -340,21 +286,6 @@ class TreeEviction:
         window = self._groups[group].window
         return max(0, len(node.tokens) // TOKEN_BYTES - window + 1) // self._page_tokens
 
-    def _has_inner(self, node: Node) -> bool:
+    def has_inner(self, node: Node) -> bool:
+        """Whether windows left something behind in a node."""
         return any((node.rows[n][: self._inner(node, n)] != NO_PAGE).any() for n in self._windows)
-
-    def check(self, nodes: Iterator[Node]) -> None:
-        """Assert that what may go, and nothing else, is in the queues."""
-        pieces: list[tuple[int, bool]] = []
-        behind = {id(node) for node in self._behind}
-        for node in nodes:
-            assert (node.place != NOWHERE) == (not node.children), "a leaf can never be evicted, or an inner node may be"
-            stateful = self._has_state(node)
-            assert (node.state_place != NOWHERE) == stateful, "a state can never be evicted alone"
-            assert (id(node) in behind) == node.in_windows, "a node is wrong about the queue of windows"
-            assert node.in_windows or not self._has_inner(node), "what a window left behind can never be evicted"
-            pieces += [(id(node), False)] * (not node.children) + [(id(node), True)] * stateful
-        assert sorted((id(node), states) for node, states in self._queue.items()) == sorted(pieces), (
-            "the queue holds what is not in the tree"
-        )
-        assert not any(self._doomed), "pages were not given back"
