@@ -52,6 +52,7 @@ class Pool:
             raise ValueError(f"the arena's slabs have {arena.slab_bytes} bytes, the pages' {form.slab_bytes}")
         room = arena.slabs * form.slab_pages
         self.arena, self.form, self.group = arena, form, group
+        self._page_bytes = form.page_bytes
         self.capacity = room if capacity is None else min(capacity, room)
         self.page_table = np.full(self.capacity, NO_OFFSET, np.int64)
         self.references = np.zeros(self.capacity, np.int32)
@@ -187,13 +188,15 @@ class Pool:
     def _put(self, handles: IntArray, places: Places) -> None:
         """These pages lie at these places, which were taken for them."""
         slabs, pages = np.divmod(places, self.form.slab_pages)
-        self.page_table[handles] = slabs * self.form.slab_bytes + pages * self.form.page_bytes
+        self.page_table[handles] = slabs * self.form.slab_bytes + pages * self._page_bytes
         self._handle_at[places] = handles
         self._moved.append(handles)
 
     def _take(self, before: int, most: int, may_open: bool) -> Places:
         """Free places: those behind ``before``, else the first of a new slab if that may be, else any of one slab."""
         pages = self.form.slab_pages
+        if most == 1 and before != NO_PAGE and (before + 1) % pages and self._handle_at[before + 1] == NO_PAGE:
+            return self._take_places(before // pages, np.array([before + 1]))  # decoding: the next page of a row
         if before != NO_PAGE:
             after = self._handle_at[before + 1 : min(before + 1 + most, (before // pages + 1) * pages)]
             used = np.flatnonzero(after != NO_PAGE)
@@ -234,7 +237,7 @@ class Pool:
 
     def _place_of(self, offset: int) -> int:
         slab, rest = divmod(offset, self.form.slab_bytes)
-        return slab * self.form.slab_pages + rest // self.form.page_bytes
+        return slab * self.form.slab_pages + rest // self._page_bytes
 
     def _free(self, handles: IntArray) -> None:
         count = len(handles)
@@ -244,13 +247,17 @@ class Pool:
         if self._poison:
             self._journal.extend(PagePoison(self.group, offset) for offset in offsets.tolist())
         slabs, rest = np.divmod(offsets, self.form.slab_bytes)
-        self._handle_at[slabs * self.form.slab_pages + rest // self.form.page_bytes] = NO_PAGE
+        self._handle_at[slabs * self.form.slab_pages + rest // self._page_bytes] = NO_PAGE
         self.page_table[handles] = NO_OFFSET
         self._unused[self._unused_count : self._unused_count + count] = handles
         self._unused_count += count
         self._room += count
-        touched, counts = np.unique(slabs, return_counts=True)
-        self._in_use[touched] -= counts.astype(np.int32)
+        if count == 1:  # a sequence that decodes ends or leaves a window behind
+            touched = slabs
+            self._in_use[slabs[0]] -= 1
+        else:
+            touched, counts = np.unique(slabs, return_counts=True)
+            self._in_use[touched] -= counts.astype(np.int32)
         self._spare.update(dict.fromkeys(touched.tolist()))
         for slab in touched[self._in_use[touched] == 0].tolist():
             self._close_slab(slab)
@@ -271,7 +278,7 @@ class Pool:
         slabs, pages = np.divmod(places, self.form.slab_pages)
         placed = dict(
             zip(
-                (slabs * self.form.slab_bytes + pages * self.form.page_bytes).tolist(),
+                (slabs * self.form.slab_bytes + pages * self._page_bytes).tolist(),
                 self._handle_at[places].tolist(),
                 strict=True,
             )
