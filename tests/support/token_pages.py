@@ -1,5 +1,6 @@
 """Pages whose bytes are their tokens, as an executor would write them: whoever reads them sees whose they are."""
 
+import itertools
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,6 +22,7 @@ KINDS = {
 
 def memory(nbytes, kinds=("full",), slab=96, **options):
     groups = [MemoryGroup(by_token, form.in_slabs(slab), window) for by_token, form, window in map(KINDS.get, kinds)]
+    options = {"clock": itertools.count().__next__} | options  # by the clock of the wall nothing would happen twice
     return StateMemory(groups, nbytes=nbytes, page_tokens=PAGE, **options)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headrace.cli.bench_cache import cache
 from headrace.cli.bench_compare import compare
 from headrace.cli.bench_memory import memory
 from headrace.cli.bench_overhead import overhead
@@ -47,6 +48,7 @@ app.command()(quality)
 app.command()(overhead)
 app.command()(memory)
 app.command()(tiers)
+app.command()(cache)
 
 
 @app.command()

@@ -15,6 +15,8 @@ from headrace.engine.ordering import POLICIES, PolicyName, Standing
 from headrace.engine.plan import Plan, Planned, finish
 from headrace.engine.sequence import NO_SLOT, Sequence
 from headrace.engine.shares import Shares
+from headrace.memory.eviction import RecomputeCost
+from headrace.memory.prefix_tree import PrefixKey
 from headrace.memory.state_memory import Holding, RowWrite, StateMemory
 from headrace.memory.tiered_memory import NOTHING, TieredMemory
 from headrace.runtime.batch import PageWrite, SlotOpen
@@ -164,7 +166,7 @@ class Scheduler:
                 self._requeue(sequence)
 
     def _forget(self, sequence: Sequence) -> None:
-        what = sequence.salt, sequence.tokens[: sequence.known], sequence.cached_tokens or 0
+        what = _root(sequence), sequence.tokens[: sequence.known], sequence.cached_tokens or 0
         if self.tiers:
             self.tiers.forget(*what)
         self.memory.forget(*what)
@@ -253,7 +255,7 @@ class Scheduler:
         for sequence in sequences:
             if sequence.fetch is None and sequence.can_share_prompt and not self._waits_for_leader(sequence):
                 tokens = sequence.tokens[: sequence.known]
-                sequence.fetch = self.tiers.fetch(sequence.salt, tokens, self._recompute_seconds) or NOTHING
+                sequence.fetch = self.tiers.fetch(_root(sequence), tokens, self._recompute_seconds) or NOTHING
 
     def _recompute_seconds(self, start: int, end: int) -> float:
         return self.cost.prefill(start, end - start)
@@ -269,7 +271,7 @@ class Scheduler:
     def _standing(self, sequence: Sequence, now: float) -> Standing:
         name, cached, slack = self.limits.policy, 0, math.inf
         if name == "longest-prefix" and sequence.can_share_prompt:
-            cached = self.memory.cached(sequence.salt, sequence.tokens[: sequence.known])
+            cached = self.memory.cached(_root(sequence), sequence.tokens[: sequence.known])
         elif name == "slo":
             wanted = min(sequence.deadline, sequence.queued + self.limits.first_token_seconds)
             slack = wanted - now - self.cost.prefill(sequence.computed, sequence.pending)
@@ -295,7 +297,7 @@ class Scheduler:
         tokens = sequence.tokens[: sequence.known]
         held, computed = Holding(), 0
         if sequence.can_share_prompt:
-            held, computed = self.memory.match(sequence.salt, tokens)
+            held, computed = self.memory.match(_root(sequence), tokens)
         if not self._make_way(plan, sequence, held):
             self.memory.release(held)
             return False
@@ -356,6 +358,9 @@ class Scheduler:
 
     def _leave(self, sequence: Sequence, *, share: bool) -> None:
         """Take a sequence out of its slot; what batches on their way draw for it is void."""
+        _, per_token, per_1000_pairs = self.cost.coefficients
+        if per_token or per_1000_pairs:
+            self.memory.tree.set_cost(RecomputeCost(per_token, per_1000_pairs / 1000))
         if share:
             self._share(sequence)
         self._exchanged = [(owner, write) for owner, write in self._exchanged if owner is not sequence]
@@ -386,9 +391,9 @@ class Scheduler:
     def _share(self, sequence: Sequence) -> None:
         """Offer what a sequence has computed. All of that is known: only what is being drawn is not."""
         tokens = sequence.tokens[: sequence.computed]
-        self._note(sequence, self.memory.share(sequence.salt, tokens, sequence.held))
+        self._note(sequence, self.memory.share(_root(sequence), tokens, sequence.held))
         if self.tiers:
-            self.tiers.after_share(sequence.salt, tokens, sequence.held)
+            self.tiers.after_share(_root(sequence), tokens, sequence.held)
 
     def _note(self, sequence: Sequence, writes: list[RowWrite]) -> None:
         self._exchanged += [(sequence, _page_write(sequence, write)) for write in writes]
@@ -412,6 +417,10 @@ class Scheduler:
 
     def _tenants(self) -> Iterator[str]:
         return (s.tenant for queue in (self.waiting, self.running) for s in queue)
+
+
+def _root(sequence: Sequence) -> PrefixKey:
+    return PrefixKey(sequence.salt)
 
 
 def _page_write(sequence: Sequence, write: RowWrite) -> PageWrite:

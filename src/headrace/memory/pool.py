@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 
 import numpy as np
@@ -11,6 +10,8 @@ import numpy.typing as npt
 from headrace.memory.arena import Arena
 from headrace.memory.commands import IntArray, PageCommand, PageCopy, PagePoison, PlaceWrite
 from headrace.memory.page_form import PageForm
+
+Places = npt.NDArray[np.int64]
 
 NO_OFFSET = -1
 NO_PAGE = -1
@@ -52,6 +53,7 @@ class Pool:
             raise ValueError(f"the arena's slabs have {arena.slab_bytes} bytes, the pages' {form.slab_bytes}")
         room = arena.slabs * form.slab_pages
         self.arena, self.form, self.group = arena, form, group
+        self._page_bytes = form.page_bytes
         self.capacity = room if capacity is None else min(capacity, room)
         self.page_table = np.full(self.capacity, NO_OFFSET, np.int64)
         self.references = np.zeros(self.capacity, np.int32)
@@ -60,17 +62,21 @@ class Pool:
         self.held = 0  # pages that a sequence holds
         self._pinned = 0  # the sum of ``pins``
         self._poison = poison
-        self._handles = list(range(self.capacity - 1, -1, -1))
-        self._slabs: dict[int, dict[int, int]] = {}  # slab -> handle of each page in use there, by its offset
-        self._spare: dict[int, list[int]] = {}  # slab -> offsets of its free pages; only slabs that have some
+        # Places are numbered through the arena: slab number * slab_pages + page of the slab.
+        self._handle_at = np.full(room, NO_PAGE, np.int32)  # by place
+        self._in_use = np.zeros(arena.slabs, np.int32)  # pages in use of each slab
+        self._slabs: dict[int, None] = {}  # numbers of the slabs that it has
+        self._spare: dict[int, None] = {}  # those with free pages, the last to get one at the end
         self._room = 0  # free pages in slabs
+        self._unused = np.arange(self.capacity - 1, -1, -1, dtype=np.int32)  # free handles are the first ones
+        self._unused_count = self.capacity
         self._journal: list[PageCommand] = [] if journal is None else journal
-        self._moved: dict[int, None] = {}  # handles whose place the executor does not know yet
+        self._moved: list[IntArray] = []  # handles whose place the executor does not know yet; some may be free again
 
     @property
     def used(self) -> int:
         """Pages that somebody holds."""
-        return self.capacity - len(self._handles)
+        return self.capacity - self._unused_count
 
     @property
     def evictable(self) -> int:
@@ -85,12 +91,12 @@ class Pool:
     @property
     def slabs(self) -> frozenset[int]:
         """Offsets of the slabs that it has."""
-        return frozenset(self._slabs)
+        return frozenset(slab * self.form.slab_bytes for slab in self._slabs)
 
     @property
     def free(self) -> int:
         """Pages that can be allocated now."""
-        return min(self._room + self.arena.free_slabs * self.form.slab_pages, len(self._handles))
+        return min(self._room + self.arena.free_slabs * self.form.slab_pages, self._unused_count)
 
     def slabs_for(self, count: int) -> int:
         """Slabs that ``count`` more pages take from the arena."""
@@ -110,12 +116,17 @@ class Pool:
             int32 [count] handles.
         """
         slabs = self.slabs_for(count) + spread
-        handles = np.array([self._handles.pop() for _ in range(count)], np.int32)
-        offset = NO_OFFSET if after is None else int(self.page_table[after])
-        for handle in handles.tolist():
-            before, offset = self.arena.free_slabs, self._take_offset(offset, slabs > 0)
+        self._unused_count -= count
+        handles = self._unused[self._unused_count : self._unused_count + count][::-1].copy()
+        place = NO_PAGE if after is None else self._place_of(int(self.page_table[after]))
+        done = 0
+        while done < count:
+            before = self.arena.free_slabs
+            places = self._take(place, count - done, slabs > 0)
             slabs -= before - self.arena.free_slabs
-            self._place(handle, offset)
+            self._put(handles[done : done + len(places)], places)
+            done += len(places)
+            place = int(places[-1])
         self.references[handles] = 1
         self.held += count
         return handles
@@ -151,9 +162,10 @@ class Pool:
         self.pins[handles] -= 1
         self._pinned -= len(handles)
 
-    def pinned_slabs(self) -> frozenset[int]:
-        """Offsets of the slabs that cannot be emptied by moving pages."""
-        return frozenset(map(self._slab_of, self.page_table[self.pins > 0].tolist())) if self._pinned else frozenset()
+    def pinned_slabs(self) -> npt.NDArray[np.int64]:
+        """Numbers of the slabs that cannot be emptied by moving pages."""
+        offsets = self.page_table[self.pins > 0] if self._pinned else self.page_table[:0]
+        return np.unique(offsets // self.form.slab_bytes)
 
     # -- where bytes lie
 
@@ -161,99 +173,116 @@ class Pool:
         """Where the pages lie that came or moved since the last call."""
         if not self._moved:
             return []
-        handles = np.fromiter(self._moved, np.int32, len(self._moved))
-        self._moved = {}
-        return [PlaceWrite(self.group, handles, self.page_table[handles])]
+        handles = self._moved[0] if len(self._moved) == 1 else np.unique(np.concatenate(self._moved))
+        self._moved = []
+        offsets = self.page_table[handles]
+        there = offsets != NO_OFFSET
+        return [PlaceWrite(self.group, handles[there], offsets[there])] if there.any() else []
 
     def emptiest(self) -> tuple[int, int] | None:
         """The slab that the fewest moves would empty, and how many; None if its pages fit nowhere else."""
         if self._room < self.form.slab_pages:
             return None
-        if self._pinned:
-            pinned = self.pinned_slabs()
-            loose = [slab for slab in self._slabs if slab not in pinned]
-            slab = min(loose, key=lambda slab: len(self._slabs[slab]), default=NO_OFFSET)
-            return None if slab == NO_OFFSET else (slab, len(self._slabs[slab]))
-        free = list(map(len, self._spare.values()))
-        most = max(free)
-        slab = next(itertools.islice(self._spare, free.index(most), None))
-        return slab, self.form.slab_pages - most
+        slabs = np.fromiter(self._spare, np.int64, len(self._spare))
+        if self._pinned:  # then a full slab may be the best: there is room beside pinned pages
+            slabs = np.setdiff1d(np.fromiter(self._slabs, np.int64, len(self._slabs)), self.pinned_slabs())
+            if not len(slabs):
+                return None
+        slab = int(slabs[np.argmin(self._in_use[slabs])])
+        return slab * self.form.slab_bytes, int(self._in_use[slab])
 
     def vacate(self, slab: int) -> None:
         """Move a slab's pages into other slabs with free pages, and give the slab back."""
-        self._room -= len(self._spare.pop(slab, ()))
-        for offset, handle in self._slabs[slab].items():
-            target = self._take_any()
-            self._journal.append(PageCopy(self.group, offset, target))
-            self._place(handle, target)
-        del self._slabs[slab]
-        self.arena.give(slab)
+        number, pages = slab // self.form.slab_bytes, self.form.slab_pages
+        handles = self._handle_at[number * pages : (number + 1) * pages]
+        handles = handles[handles != NO_PAGE]
+        self._close_slab(number)
+        for handle in handles.tolist():
+            target = self._take(NO_PAGE, 1, False)
+            source = int(self.page_table[handle])
+            self._put(np.array([handle], np.int32), target)
+            self._journal.append(PageCopy(self.group, source, int(self.page_table[handle])))
 
     def copy(self, source: int, target: int) -> None:
         """The bytes of one page go to another one, given by handles."""
         self._journal.append(PageCopy(self.group, int(self.page_table[source]), int(self.page_table[target])))
 
-    def _place(self, handle: int, offset: int) -> None:
-        self.page_table[handle] = offset
-        self._slabs[self._slab_of(offset)][offset] = handle
-        self._moved[handle] = None
+    def _put(self, handles: IntArray, places: Places) -> None:
+        """These pages lie at these places, which were taken for them."""
+        slabs, pages = np.divmod(places, self.form.slab_pages)
+        self.page_table[handles] = slabs * self.form.slab_bytes + pages * self._page_bytes
+        self._handle_at[places] = handles
+        self._moved.append(handles)
 
-    def _take_offset(self, before: int, may_open: bool) -> int:
-        """A free page: the one behind ``before``, else the first of a new slab if that may be, else any."""
-        slab, offset = self._slab_of(before), before + self.form.page_bytes
-        if before != NO_OFFSET and offset in self._spare.get(slab, ()):
-            return self._take(slab, offset)
-        if may_open and self._open_slab():
-            slab = next(reversed(self._spare))
-            return self._take(slab, self._spare[slab][-1])
-        return self._take_any()
-
-    def _take_any(self) -> int:
+    def _take(self, before: int, most: int, may_open: bool) -> Places:
+        """Free places: those behind ``before``, else the first of a new slab if that may be, else any of one slab."""
+        pages = self.form.slab_pages
+        if most == 1 and before != NO_PAGE and (before + 1) % pages and self._handle_at[before + 1] == NO_PAGE:
+            return self._take_places(before // pages, np.array([before + 1]))  # decoding: the next page of a row
+        if before != NO_PAGE:
+            after = self._handle_at[before + 1 : min(before + 1 + most, (before // pages + 1) * pages)]
+            used = np.flatnonzero(after != NO_PAGE)
+            count = int(used[0]) if len(used) else len(after)
+            if count:
+                return self._take_places(before // pages, np.arange(before + 1, before + 1 + count))
+        if not (may_open and self._open_slab()):
+            assert self._spare, "pages were allocated beyond what is free"
         slab = next(reversed(self._spare))
-        offsets = self._spare[slab]
-        offset = offsets.pop()
-        if not offsets:
-            del self._spare[slab]
-        self._room -= 1
-        return offset
+        free = np.flatnonzero(self._handle_at[slab * pages : (slab + 1) * pages] == NO_PAGE)
+        return self._take_places(slab, slab * pages + free[:most])
 
-    def _take(self, slab: int, offset: int) -> int:
-        offsets = self._spare[slab]
-        offsets.remove(offset)
-        if not offsets:
+    def _take_places(self, slab: int, places: Places) -> Places:
+        self._in_use[slab] += len(places)
+        self._room -= len(places)
+        if self._in_use[slab] == self.form.slab_pages:
             del self._spare[slab]
-        self._room -= 1
-        return offset
+        return places
 
     def _open_slab(self) -> bool:
-        slab = self.arena.take()
-        if slab is None:
+        offset = self.arena.take()
+        if offset is None:
             return False
-        step, pages = self.form.page_bytes, self.form.slab_pages
-        self._slabs[slab] = {}
-        self._spare[slab] = list(range(slab + (pages - 1) * step, slab - 1, -step))
-        self._room += pages
+        slab = offset // self.form.slab_bytes
+        self._slabs[slab] = self._spare[slab] = None
+        self._room += self.form.slab_pages
         return True
 
-    def _slab_of(self, offset: int) -> int:
-        return offset - offset % self.form.slab_bytes
+    def _close_slab(self, slab: int) -> None:
+        """Give a slab back; whatever lies there has been moved or is free."""
+        pages = self.form.slab_pages
+        self._room -= pages - int(self._in_use[slab])
+        self._in_use[slab] = 0
+        self._handle_at[slab * pages : (slab + 1) * pages] = NO_PAGE
+        del self._slabs[slab]
+        self._spare.pop(slab, None)
+        self.arena.give(slab * self.form.slab_bytes)
+
+    def _place_of(self, offset: int) -> int:
+        slab, rest = divmod(offset, self.form.slab_bytes)
+        return slab * self.form.slab_pages + rest // self._page_bytes
 
     def _free(self, handles: IntArray) -> None:
-        for handle in handles.tolist():
-            offset = int(self.page_table[handle])
-            slab = self._slab_of(offset)
-            if self._poison:
-                self._journal.append(PagePoison(self.group, offset))
-            self.page_table[handle] = NO_OFFSET
-            self._moved.pop(handle, None)
-            self._handles.append(handle)
-            del self._slabs[slab][offset]
-            self._spare.setdefault(slab, []).append(offset)
-            self._room += 1
-            if not self._slabs[slab]:
-                self._room -= len(self._spare.pop(slab))
-                del self._slabs[slab]
-                self.arena.give(slab)
+        count = len(handles)
+        if not count:
+            return
+        offsets = self.page_table[handles]
+        if self._poison:
+            self._journal.extend(PagePoison(self.group, offset) for offset in offsets.tolist())
+        slabs, rest = np.divmod(offsets, self.form.slab_bytes)
+        self._handle_at[slabs * self.form.slab_pages + rest // self._page_bytes] = NO_PAGE
+        self.page_table[handles] = NO_OFFSET
+        self._unused[self._unused_count : self._unused_count + count] = handles
+        self._unused_count += count
+        self._room += count
+        if count == 1:  # a sequence that decodes ends or leaves a window behind
+            touched = slabs
+            self._in_use[slabs[0]] -= 1
+        else:
+            touched, counts = np.unique(slabs, return_counts=True)
+            self._in_use[touched] -= counts.astype(np.int32)
+        self._spare.update(dict.fromkeys(touched.tolist()))
+        for slab in touched[self._in_use[touched] == 0].tolist():
+            self._close_slab(slab)
 
     def check(self, count_references: Callable[[], npt.NDArray[np.int64]] | None = None) -> None:
         """Assert the invariants.
@@ -268,16 +297,25 @@ class Pool:
         assert (self.references[self.pins > 0] > 0).all(), "a page is pinned that nobody holds"
         assert self.held == np.count_nonzero(self.references), "held pages are miscounted"
         assert (used == (self.page_table != NO_OFFSET)).all(), "a page in use has no bytes, or a free one has"
-        assert sorted(self._handles) == np.flatnonzero(~used).tolist(), "a handle is lost or free twice"
-        placed = {offset: handle for pages in self._slabs.values() for offset, handle in pages.items()}
+        unused = self._unused[: self._unused_count]
+        assert sorted(unused.tolist()) == np.flatnonzero(~used).tolist(), "a handle is lost or free twice"
+        places = np.flatnonzero(self._handle_at != NO_PAGE)
+        slabs, pages = np.divmod(places, self.form.slab_pages)
+        placed = dict(
+            zip(
+                (slabs * self.form.slab_bytes + pages * self._page_bytes).tolist(),
+                self._handle_at[places].tolist(),
+                strict=True,
+            )
+        )
         known = {int(self.page_table[handle]): handle for handle in np.flatnonzero(used).tolist()}
         assert placed == known, "a page is not where the table says"
-        spare = [offset for offsets in self._spare.values() for offset in offsets]
-        assert len(spare) == self._room, "room is miscounted"
-        assert len(set(spare) | set(placed)) == len(spare) + len(placed), "two pages share bytes"
-        assert len(spare) + len(placed) == len(self._slabs) * self.form.slab_pages, "lost pages"
-        assert all(self._slabs.values()), "a slab holds nothing and was not given back"
-        assert set(self._slabs) <= self.arena.lent, "a slab was not lent"
+        in_use = np.bincount(slabs, minlength=len(self._in_use))
+        assert (in_use == self._in_use).all(), "a slab's pages are miscounted"
+        assert self._room == len(self._slabs) * self.form.slab_pages - len(places), "room is miscounted"
+        assert set(np.flatnonzero(in_use).tolist()) == set(self._slabs), "a slab holds nothing and was not given back"
+        assert set(self._spare) == {slab for slab in self._slabs if in_use[slab] < self.form.slab_pages}, "lost pages"
+        assert self.slabs <= self.arena.lent, "a slab was not lent"
         if count_references is not None:
             wrong = np.flatnonzero(count_references() != self.references)
             assert not len(wrong), f"pages {wrong[:8].tolist()}: references that nobody accounts for"

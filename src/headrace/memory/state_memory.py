@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Hashable, Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,7 +13,7 @@ from headrace.memory.arena import Arena
 from headrace.memory.commands import IntArray, PageCommand
 from headrace.memory.page_form import PageForm
 from headrace.memory.pool import NO_PAGE, Pool
-from headrace.memory.prefix_tree import CachedGroup, PrefixTree
+from headrace.memory.prefix_tree import CachedGroup, PrefixKey, PrefixTree
 
 # Of a state's row: the page that a step reads, and the one that it writes.
 READ, WRITE = 0, 1
@@ -79,6 +80,7 @@ class StateMemory:
         most_pages: Most pages of each group; None: as many as there is room for.
         prefix_cache: Keep the pages of finished sequences for others with the same prefix.
         poison: Have freed pages overwritten with NaN (for tests).
+        clock: Seconds; for the ages of what is cached.
     """
 
     def __init__(
@@ -90,7 +92,9 @@ class StateMemory:
         most_pages: Sequence[int] | None = None,
         prefix_cache: bool = True,
         poison: bool = False,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._clock = clock
         self.groups, self.page_tokens, self.prefix_cache = tuple(groups), page_tokens, prefix_cache
         self._slabs = max(len(groups), nbytes // groups[0].form.slab_bytes)
         self._most_pages, self._poison = most_pages, poison
@@ -116,7 +120,7 @@ class StateMemory:
         for group, pool in zip(self.groups, self.pools, strict=True):
             kind = "state" if not group.by_token else "window" if group.window else "full"
             cached.append(CachedGroup(kind, pool, group.window))  # type: ignore[arg-type]
-        self.tree = PrefixTree(cached, self.page_tokens)
+        self.tree = PrefixTree(cached, self.page_tokens, clock=self._clock)
 
     @property
     def has_states(self) -> bool:
@@ -175,7 +179,7 @@ class StateMemory:
 
     # -- a sequence's life
 
-    def match(self, key: Hashable, tokens: IntArray) -> tuple[Holding, int]:
+    def match(self, key: PrefixKey, tokens: IntArray) -> tuple[Holding, int]:
         """Take the longest cached prefix that leaves at least one token to compute; how many tokens it has."""
         if not self.prefix_cache:
             return self._empty(), 0
@@ -183,11 +187,9 @@ class StateMemory:
         rows = [row if group.by_token else row.repeat(2) for group, row in zip(self.groups, found.rows, strict=True)]
         return Holding(rows), found.pages * self.page_tokens
 
-    def cached(self, key: Hashable, tokens: IntArray) -> int:
-        """How many tokens ``match`` would find; finding them counts as a use."""
-        held, count = self.match(key, tokens)
-        self.release(held)
-        return count
+    def cached(self, key: PrefixKey, tokens: IntArray) -> int:
+        """How many tokens ``match`` would find; asking is no use of them."""
+        return self.tree.cached(key, tokens[:-1]) if self.prefix_cache else 0
 
     def grow(self, held: Holding, tokens: int) -> list[RowWrite] | None:
         """Give a sequence what it needs to reach ``tokens`` tokens; all of it or None."""
@@ -267,7 +269,7 @@ class StateMemory:
                 # Into a row of its own: a batch that has yet to run may carry this one.
                 held.rows[n] = np.concatenate([np.full_like(behind, NO_PAGE), row[len(behind) :]])
 
-    def share(self, key: Hashable, tokens: IntArray, held: Holding) -> list[RowWrite]:
+    def share(self, key: PrefixKey, tokens: IntArray, held: Holding) -> list[RowWrite]:
         """Offer the computed prefix of a sequence to others; what of its rows became equal pages of theirs.
 
         Between ``settle`` and ``trim``: states are those after the prefix, windows still hold what they leave behind.
@@ -295,7 +297,7 @@ class StateMemory:
                 held.reach = 0  # the next token needs a state of its own
         return writes
 
-    def forget(self, key: Hashable, tokens: IntArray, sound: int) -> None:
+    def forget(self, key: PrefixKey, tokens: IntArray, sound: int) -> None:
         """Let nobody find what is cached of a sequence behind its first ``sound`` tokens: it is not to be trusted."""
         self.tree.forget(key, tokens, sound // self.page_tokens)
 

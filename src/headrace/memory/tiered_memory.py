@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from headrace.memory.commands import IntArray
 from headrace.memory.pool import NO_PAGE
+from headrace.memory.prefix_tree import PrefixKey
 from headrace.memory.state_memory import WRITE, Holding, MemoryGroup, StateMemory
 from headrace.memory.tiers.rates import patience, worth_loading
 from headrace.memory.tiers.records import Transfer
@@ -32,14 +33,14 @@ class Fetch:
         state: How it stands. Once ``done``, an ordinary match finds the prefix.
     """
 
-    key: Hashable
+    key: PrefixKey
     tokens: IntArray
     digests: list[bytes]
     deadline: float
     state: Literal["loading", "done", "failed"] = "loading"
 
 
-NOTHING = Fetch("", np.empty(0, np.int32), [], 0.0, "failed")  # of who asked, and there was nothing to load
+NOTHING = Fetch(PrefixKey(""), np.empty(0, np.int32), [], 0.0, "failed")  # of who asked, and there was nothing to load
 
 
 @dataclass(slots=True, eq=False)
@@ -93,7 +94,7 @@ class TieredMemory:
 
     # -- loading
 
-    def fetch(self, key: Hashable, tokens: IntArray, recompute_seconds: Callable[[int, int], float]) -> Fetch | None:
+    def fetch(self, key: PrefixKey, tokens: IntArray, recompute_seconds: Callable[[int, int], float]) -> Fetch | None:
         """Start loading what a sequence's prefix has in the tiers beyond what the arena has.
 
         Args:
@@ -157,7 +158,7 @@ class TieredMemory:
 
     # -- storing
 
-    def after_share(self, key: Hashable, tokens: IntArray, held: Holding) -> None:
+    def after_share(self, key: PrefixKey, tokens: IntArray, held: Holding) -> None:
         """Store what no tier has of a prefix that was offered to the tree; the arguments are those of ``share``."""
         size = self.memory.page_tokens
         full, exact = len(tokens) // size, len(tokens) % size == 0
@@ -226,7 +227,7 @@ class TieredMemory:
         late = [t for t, pinned in self._pinned.items() if pinned.fetch is not None and now > pinned.fetch.deadline]
         return over + self._give_up(late)
 
-    def forget(self, key: Hashable, tokens: IntArray, sound: int) -> list[Fetch]:
+    def forget(self, key: PrefixKey, tokens: IntArray, sound: int) -> list[Fetch]:
         """Let nobody find what is stored of a sequence behind its first ``sound`` tokens; see ``StateMemory.forget``.
 
         Returns:

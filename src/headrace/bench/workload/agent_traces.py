@@ -120,6 +120,18 @@ def agents(path: Path, options: TraceOptions) -> Workload:
     return workload_of_trace("agents", path, options, sessions, skipped)
 
 
+def agent_calls(path: Path) -> Iterator[tuple[AgentFile, list[tuple[float, Call]]]]:
+    """Each file of agents' traces, with the calls of all its agents in order of time, seconds from the session's start.
+
+    Raises:
+        InvalidInput: As ``agents``.
+    """
+    for file in _files(path):
+        content = _read(file)
+        calls = [(thread.begin + call.t, call) for thread in _threads(content.requests, 0.0) for call in thread.calls]
+        yield content, sorted(calls, key=lambda timed: timed[0])
+
+
 def _files(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]

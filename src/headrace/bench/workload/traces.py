@@ -84,7 +84,7 @@ def mooncake(path: Path, options: TraceOptions) -> Workload:
     Raises:
         InvalidInput: As ``read_trace``.
     """
-    return _one_turn_each("mooncake", path, options, _mooncake_requests(path))
+    return _one_turn_each("mooncake", path, options, mooncake_requests(path))
 
 
 def azure(path: Path, options: TraceOptions) -> Workload:
@@ -120,7 +120,12 @@ def _one_turn_each(name: str, path: Path, options: TraceOptions, requests: Itera
     return workload_of_trace(name, path, options, sessions, {TOO_LONG: len(read) - len(kept)})
 
 
-def _mooncake_requests(path: Path) -> Iterator[Request]:
+def mooncake_requests(path: Path) -> Iterator[Request]:
+    """The requests of a trace in Mooncake's format, in order, as they are.
+
+    Raises:
+        InvalidInput: As ``read_trace``.
+    """
     decoder = msgspec.json.Decoder(MooncakeLine)
     last = 0.0
     with reading(path), path.open("rb") as file:
