@@ -1,10 +1,13 @@
 """Any mix of requests in an arena far too small for it: all end, each with the tokens that it would have alone."""
 
+import errno
+from pathlib import Path
 from random import Random
 
 import pytest
 from byte_executor import VOCAB, ByteExecutor, expected
 from engines import Result, collect, request
+from tier_doubles import Clock, Crew, FakeFiles
 
 from headrace.engine.engine import Engine
 from headrace.engine.ordering import POLICIES
@@ -12,6 +15,10 @@ from headrace.engine.sampling_params import SamplingParams
 from headrace.engine.scheduler import SchedulerLimits
 from headrace.memory.page_form import PageForm
 from headrace.memory.state_memory import MemoryGroup, StateMemory
+from headrace.memory.tiered_memory import TieredMemory, tier_groups
+from headrace.memory.tiers.keys import Identity
+from headrace.memory.tiers.page_bytes import ArenaBytes
+from headrace.memory.tiers.store import TierLimits, TierStore
 from headrace.models.spec import ModelSpec
 
 PAGE, SLAB, POISON = 4, 144, VOCAB - 1
@@ -42,8 +49,55 @@ class Faults:
             raise RuntimeError("an accident")
 
 
+class FaultyFiles(FakeFiles):
+    """Files of which now and then one cannot be read or written, or comes back changed."""
+
+    def __init__(self, rng):
+        super().__init__({})
+        self._rng = rng
+
+    def trouble(self, what):
+        if self._rng.random() < 0.05:
+            raise OSError(errno.EIO, "an accident")
+        if what == "read" and self._rng.random() < 0.1:
+            data = self.stored[self._rng.choice(list(self.stored))][0]
+            data[self._rng.randrange(len(data))] ^= 1
+
+
+def with_tiers(rng, memory, executor):
+    """Host memory and a disk behind an arena, and the threads that do their work."""
+    crew, files, clock = Crew(), FaultyFiles(rng), Clock()
+    limits = TierLimits(rng.choice([2_000, 200_000]), rng.choice([None, Path("disk")]), 20_000)
+    store = TierStore(
+        tier_groups(memory.groups),
+        PAGE,
+        ArenaBytes(executor.buffer, executor.forms),
+        Identity("weights", "layout", "numerics"),
+        limits,
+        hands=crew,
+        files=lambda folder: files,
+        clock=clock,
+    )
+    return crew, TieredMemory(memory, store, clock=clock)
+
+
+def judge(name, groups, prompts, results, gone, fault):
+    """Every request has the tokens that it would have alone, or was at fault, or was taken back."""
+    for number, (text, params) in prompts.items():
+        wanted = expected(groups, text, params.max_tokens)
+        ends = [i + 1 for i, token in enumerate(wanted) if token in params.stop_token_ids]
+        wanted = wanted[: min(ends, default=None)]
+        for index in range(params.n):
+            where, result = f"{name}, request {number}", results.get((number, index), Result())
+            failed = result.finish is not None and result.finish.reason == "error"
+            part = result.tokens == wanted[: len(result.tokens)] and (number in gone or failed)
+            assert result.tokens == wanted or part, where
+            assert not failed or POISON in text + wanted or fault.alone, f"{where} failed without cause"
+            assert number in gone or failed or POISON not in text, f"{where} should have failed"
+
+
 def mix(seed, prefix_cache):
-    """One engine's life: requests come while others run, some are taken back, some batches fail."""
+    """One engine's life: requests come while others run, some are taken back; some batches and transfers fail."""
     rng = Random(seed)
     groups = [MemoryGroup(by_token, form.in_slabs(SLAB), window) for by_token, form, window in rng.choice(KINDS)]
     slots, step = rng.randint(1, 5), rng.randint(1, 20)
@@ -56,7 +110,8 @@ def mix(seed, prefix_cache):
     spec = ModelSpec("m", "none", VOCAB, 1, context, (), (), 0)
     executor = ByteExecutor(memory, slots, context, rng.randint(0, 1), Faults(rng, rng.choice([0, 0, 0.02])))
     limits = SchedulerLimits(slots, step, None, rng.choice(["fcfs", "fcfs", *POLICIES]))
-    engine = Engine(spec, executor, memory, limits, context_length=context, constraint_for=lambda params: None)
+    crew, tiers = with_tiers(rng, memory, executor) if prefix_cache and rng.random() < 0.5 else (Crew(), None)
+    engine = Engine(spec, executor, memory, limits, tiers, context_length=context, constraint_for=lambda params: None)
     seen, prompts, results, gone = [[1, 2, 3]], {}, {}, set()
     todo = rng.randint(2, 12)
     for turn in range(3_000):
@@ -80,27 +135,28 @@ def mix(seed, prefix_cache):
         elif not engine.has_work and len(prompts) == todo:
             break
         collect(engine, results, engine.step())
+        for _ in range(rng.randint(0, 9)):
+            crew.work(rng)
         for number, (text, _) in prompts.items():
             if (number, 0) in results and results[number, 0].finish is not None and len(seen) < 8:
                 seen.append(text + results[number, 0].tokens)
         if turn % 7 == 0:
             engine.check()
+    for _ in range(100):
+        crew.finish()
+        collect(engine, results, engine.step())
     assert not engine.has_work, f"mix {seed} never ends"
     engine.check()
-    for number, (text, params) in prompts.items():
-        wanted = expected(groups, text, params.max_tokens)
-        ends = [i + 1 for i, token in enumerate(wanted) if token in params.stop_token_ids]
-        wanted = wanted[: min(ends, default=None)]
-        for index in range(params.n):
-            where, result = f"mix {seed}, request {number}", results.get((number, index), Result())
-            failed = result.finish is not None and result.finish.reason == "error"
-            part = result.tokens == wanted[: len(result.tokens)] and (number in gone or failed)
-            assert result.tokens == wanted or part, where
-            assert not failed or POISON in text + wanted or executor.fault.alone, f"{where} failed without cause"
-            assert number in gone or failed or POISON not in text, f"{where} should have failed"
+    judge(f"mix {seed}", groups, prompts, results, gone, executor.fault)
     memory.tree.evict(1 << 40)
     assert memory.arena.free_slabs == memory.arena.slabs, f"mix {seed} leaves something behind"
     return engine.scheduler.preemptions
+
+
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch):
+    """For transfers that end only when a test says so."""
+    monkeypatch.setattr("headrace.engine.engine.TRANSFER_WAIT", 0.0)
 
 
 @pytest.mark.parametrize("prefix_cache", [True, False])

@@ -83,7 +83,8 @@ class ByteExecutor:
         self.fault(batch, tokens)
         got = np.array(drawn, np.int32)
         none = (None,) * batch.rows
-        return StepOutput(batch.step, got, (got >= 0).astype(np.int32), none, ((),) * batch.rows)
+        seconds = 0.001 * len(batch.tokens)
+        return StepOutput(batch.step, got, (got >= 0).astype(np.int32), none, ((),) * batch.rows, seconds=seconds)
 
     def _row(self, slot, start, tokens):
         parts = []

@@ -15,6 +15,7 @@ from headrace.engine.constraint import ConstraintFactory
 from headrace.engine.messages import EngineStats, Finish, Generate, PositionLogprobs, TokenDelta
 from headrace.engine.outcome import finish_of, position_logprobs, seed_of, slot_sampling
 from headrace.engine.plan import Planned
+from headrace.engine.sampling_params import SamplingParams
 from headrace.engine.scheduler import Scheduler, SchedulerLimits
 from headrace.engine.sequence import Sequence
 from headrace.engine.validation import check_request
@@ -160,6 +161,16 @@ class Engine:
         if self.scheduler.tiers and self.scheduler.has_transfers:
             self.scheduler.tiers.wait(TRANSFER_WAIT)
             self.scheduler.collected(self._totals.steps)
+
+    def rehearse(self, tokens: int) -> None:
+        """Learn what steps cost from a prompt of so many tokens, before the first request; no more remains of it."""
+        prompt = np.arange(tokens, dtype="<i4") % self.spec.vocab_size
+        params = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
+        self.add(Generate(0, prompt.tobytes(), params))
+        while self._requests or self._submitted:
+            self.step()
+        self.scheduler.restart([])
+        self._totals = _Totals(steps=self._totals.steps)
 
     def close(self, seconds: float = 10.0) -> None:
         """Write to disk what is to be kept, in so many seconds. The engine cannot be used any more."""
@@ -351,6 +362,7 @@ class Engine:
 
     def _recover(self, failed: Planned, error: Exception) -> list[TokenDelta]:
         """Go on after a batch that failed as a whole: a lone row was at fault, else each is tried alone."""
+        self._totals.steps += len(self._submitted)  # the executor has dropped them
         self._submitted.clear()
         self._collected = None
         present = [sequence for sequence, stay in failed.rows if sequence.stay == stay]

@@ -47,6 +47,7 @@ LONGEST = 1 << 31  # tokens of a sequence
 DEFAULT_KV_SHARE = 0.25  # of the memory that is free once the weights are loaded
 SMALLEST_KV = 256 * MiB
 LARGEST_DEFAULT_KV = 4096 * MiB
+REHEARSED = 1024  # tokens
 HOST_STAGE = 256 * MiB  # of host memory, for what goes to disk
 
 Arena = npt.NDArray[np.uint8]
@@ -216,6 +217,8 @@ def build_engine(
         context_length=context,
         constraint_for=constraint_for,
     )
+    if engine.scheduler.tiers:  # they are used where that is faster, which must be known from the start
+        engine.rehearse(min(REHEARSED, context - 8, kv_tokens - 8))
     info = ReplicaInfo(
         model=options.name,
         executor=prepared.name,
