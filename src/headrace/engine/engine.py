@@ -20,8 +20,8 @@ from headrace.engine.scheduler import Scheduler, SchedulerLimits
 from headrace.engine.sequence import Sequence
 from headrace.engine.validation import check_request
 from headrace.errors import InvalidInput
+from headrace.memory.behind import Tiers
 from headrace.memory.state_memory import StateMemory
-from headrace.memory.tiered_memory import TieredMemory
 from headrace.models.spec import ModelSpec
 from headrace.runtime.batch import Executor, IntArray, StepOutput, Ticket
 
@@ -72,7 +72,7 @@ class Engine:
         executor: Executor,
         memory: StateMemory,
         limits: SchedulerLimits,
-        tiers: TieredMemory | None = None,
+        tiers: Tiers | None = None,
         *,
         context_length: int,
         constraint_for: ConstraintFactory,
@@ -92,7 +92,7 @@ class Engine:
     @property
     def has_work(self) -> bool:
         """Whether a step would do anything."""
-        return bool(self._requests or self._submitted or self.scheduler.has_transfers)
+        return bool(self._requests or self._submitted or self.scheduler.tiers.waiting)
 
     def add(self, message: Generate) -> list[TokenDelta]:
         """Queue a request.
@@ -152,15 +152,16 @@ class Engine:
             return late + self._recover(oldest, error)
         collected = time.monotonic()
         deltas = self._take_output(oldest, output)
-        self.scheduler.collected(ticket.step)
+        self.scheduler.tiers.collected(ticket.step)
         self._note_times(began, waiting, collected, output.seconds)
         return late + deltas
 
     def _wait(self) -> None:
         """Nothing can run: wait for a transfer, if there is one, but not for long, for requests may come."""
-        if self.scheduler.tiers and self.scheduler.has_transfers:
-            self.scheduler.tiers.wait(TRANSFER_WAIT)
-            self.scheduler.collected(self._totals.steps)
+        tiers = self.scheduler.tiers
+        if tiers.waiting:
+            tiers.wait(TRANSFER_WAIT)
+            tiers.collected(self._totals.steps)
 
     def rehearse(self, tokens: int) -> None:
         """Learn what steps cost from a prompt of so many tokens, before the first request; no more remains of it."""
@@ -174,7 +175,7 @@ class Engine:
 
     def close(self, seconds: float = 10.0) -> None:
         """Write to disk what is to be kept, in so many seconds. The engine cannot be used any more."""
-        if self.scheduler.tiers and not self.scheduler.tiers.close(seconds):
+        if not self.scheduler.tiers.close(seconds):
             log.warning("not everything was written to disk in %.0f seconds", seconds)
 
     def _note_times(self, began: float, waiting: float, collected: float, forward: float) -> None:

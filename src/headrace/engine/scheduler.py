@@ -11,18 +11,18 @@ from operator import attrgetter
 
 from headrace.engine import policy
 from headrace.engine.cost import StepCost
-from headrace.engine.ordering import POLICIES, PolicyName, Standing
+from headrace.engine.order import Order
+from headrace.engine.ordering import PolicyName
 from headrace.engine.plan import Plan, Planned, finish
 from headrace.engine.sequence import NO_SLOT, Sequence
 from headrace.engine.shares import Shares
+from headrace.engine.trials import Trials
+from headrace.memory.behind import NOTHING, Tiers
 from headrace.memory.eviction import RecomputeCost
-from headrace.memory.prefix_tree import PrefixKey
 from headrace.memory.state_memory import Holding, RowWrite, StateMemory
-from headrace.memory.tiered_memory import NOTHING, TieredMemory
 from headrace.runtime.batch import PageWrite, SlotOpen
 
 RANK = attrgetter("rank")
-LOOKED_UP = 64  # waiting sequences whose prefixes are looked up in a step
 FETCHED = 8  # waiting sequences for whom prefixes are fetched from tiers
 
 
@@ -63,17 +63,17 @@ class Scheduler:
         tiers: Where prefixes are kept beyond the arena; None: nowhere.
     """
 
-    def __init__(self, memory: StateMemory, limits: SchedulerLimits, tiers: TieredMemory | None = None) -> None:
+    def __init__(self, memory: StateMemory, limits: SchedulerLimits, tiers: Tiers | None = None) -> None:
         self.memory = memory
-        self.tiers = tiers
+        self.tiers = tiers or Tiers(memory)
         self.limits = limits
         self.cost = StepCost()
         self.shares = Shares(dict(limits.weights))
         self.waiting: list[Sequence] = []  # by rank
         self.running: list[Sequence] = []  # by rank
         self.preemptions = 0
-        self._key = POLICIES[limits.policy]
-        self._suspects: list[Sequence] = []
+        self._order = Order(limits.policy, limits.first_token_seconds, memory, self.cost, self.shares)
+        self._trials = Trials()
         self._free_slots = list(range(limits.slots - 1, -1, -1))
         self._exchanged: list[tuple[Sequence, PageWrite]] = []  # rows of pages that changed since the last plan
 
@@ -95,7 +95,7 @@ class Scheduler:
             self._leave(sequence, share=sound)
         if not sound:
             self._forget(sequence)
-        self._clear(sequence)
+        self._trials.end(sequence)
         self.shares.leave(sequence.tenant)
         sequence.finished = True
 
@@ -117,29 +117,18 @@ class Scheduler:
         """
         plan = Plan(pages=self._exchanged)
         self._exchanged = []
-        if self._suspects:
-            self._plan_suspect(plan)
+        if self._trials.suspect:
+            self._plan_trial(plan, self._trials.suspect)
         else:
             self._plan_all(plan)
-        if not plan.counts and not (self.tiers and self.tiers.needs_batch):
+        if not plan.counts and not self.tiers.needs_batch:
             self._exchanged = plan.pages
             return None
         planned = finish(step, plan, self.memory.commands())
-        if self.tiers:
-            self.tiers.planned(step)
+        self.tiers.planned(step)
         for sequence, count in plan.counts.items():
             self._planned(sequence, count)
         return planned
-
-    def collected(self, step: int) -> None:
-        """A step's results are known: transfers that waited for it may begin."""
-        if self.tiers:
-            self.tiers.collected(step)
-
-    @property
-    def has_transfers(self) -> bool:
-        """Whether something is on its way to a tier or from one."""
-        return self.tiers is not None and self.tiers.waiting > 0
 
     # --- failures -----------------------------------------------------------------------------------------------
 
@@ -152,31 +141,22 @@ class Scheduler:
         """
         for sequence in self.running.copy():
             self._requeue(sequence, share=False)
-        if self.tiers:
-            self.tiers.reset()
+        self.tiers.reset()
         self.memory.reset()
         self._exchanged = []
-        self._suspects = [*suspects, *(s for s in self._suspects if s not in suspects)]
+        self._trials.add(suspects)
 
     def clear(self, sequence: Sequence) -> None:
         """A suspect has drawn a token; it waits until all have been tried."""
-        if sequence in self._suspects:
-            self._clear(sequence)
-            if self._suspects and sequence.slot != NO_SLOT:
-                self._requeue(sequence)
+        if self._trials.end(sequence) and self._trials.suspect:
+            self._requeue(sequence)
 
     def _forget(self, sequence: Sequence) -> None:
-        what = _root(sequence), sequence.tokens[: sequence.known], sequence.cached_tokens or 0
-        if self.tiers:
-            self.tiers.forget(*what)
+        what = sequence.root, sequence.tokens[: sequence.known], sequence.cached_tokens or 0
+        self.tiers.forget(*what)
         self.memory.forget(*what)
 
-    def _clear(self, sequence: Sequence) -> None:
-        if sequence in self._suspects:
-            self._suspects.remove(sequence)
-
-    def _plan_suspect(self, plan: Plan) -> None:
-        suspect = self._suspects[0]
+    def _plan_trial(self, plan: Plan, suspect: Sequence) -> None:
         if suspect.slot == NO_SLOT and not self._start(plan, suspect):
             return
         if suspect.pending and not suspect.drawing:
@@ -216,7 +196,7 @@ class Scheduler:
         return policy.Budget(max(self.limits.max_batch_tokens - len(plan.counts), 0), bounded, most_urgent)
 
     def _plan_prefill(self, plan: Plan, budget: policy.Budget, now: float) -> None:
-        for sequence in self._in_order([s for s in self.running if s.pending > 1], now):
+        for sequence in self._order.sort([s for s in self.running if s.pending > 1], now):
             left = budget.left(sequence.priority)
             if left > 0 and sequence.slot != NO_SLOT:
                 budget.take(self._take_chunk(plan, sequence, left))
@@ -231,9 +211,9 @@ class Scheduler:
 
     def _admit(self, plan: Plan, budget: policy.Budget, now: float) -> None:
         none_free = not self._free_slots and self.waiting[0].priority >= self.running[-1].priority
-        if none_free and not self.tiers:
+        if none_free and not self.tiers.present:
             return
-        order = self._in_order(self.waiting, now)
+        order = self._order.sort(self.waiting, now)
         self._fetch(order[:FETCHED])
         for sequence in [] if none_free else order:
             left = budget.left(sequence.priority)
@@ -250,39 +230,13 @@ class Scheduler:
 
     def _fetch(self, sequences: list[Sequence]) -> None:
         """Have prefixes loaded from tiers where that is faster than computing them; those behind go first meanwhile."""
-        if not self.tiers:
-            return
         for sequence in sequences:
             if sequence.fetch is None and sequence.can_share_prompt and not self._waits_for_leader(sequence):
                 tokens = sequence.tokens[: sequence.known]
-                sequence.fetch = self.tiers.fetch(_root(sequence), tokens, self._recompute_seconds) or NOTHING
+                sequence.fetch = self.tiers.fetch(sequence.root, tokens, self._recompute_seconds) or NOTHING
 
     def _recompute_seconds(self, start: int, end: int) -> float:
         return self.cost.prefill(start, end - start)
-
-    def _in_order(self, sequences: list[Sequence], now: float) -> list[Sequence]:
-        """Sequences, sorted by rank, in the order of the policy."""
-        if self.limits.policy == "fcfs" or len(sequences) < 2:
-            return sequences.copy()
-        if self.limits.policy == "longest-prefix":
-            sequences = sequences[:LOOKED_UP]
-        return sorted(sequences, key=lambda sequence: self._key(self._standing(sequence, now)))
-
-    def _standing(self, sequence: Sequence, now: float) -> Standing:
-        name, cached, slack = self.limits.policy, 0, math.inf
-        if name == "longest-prefix" and sequence.can_share_prompt:
-            cached = self.memory.cached(_root(sequence), sequence.tokens[: sequence.known])
-        elif name == "slo":
-            wanted = min(sequence.deadline, sequence.queued + self.limits.first_token_seconds)
-            slack = wanted - now - self.cost.prefill(sequence.computed, sequence.pending)
-        return Standing(
-            arrival=sequence.arrival,
-            priority=sequence.priority,
-            waited=now - sequence.queued,
-            cached=cached,
-            slack=slack,
-            service=self.shares.service(sequence.tenant),
-        )
 
     def _waits_for_leader(self, sequence: Sequence) -> bool:
         leader = sequence.leader
@@ -297,7 +251,7 @@ class Scheduler:
         tokens = sequence.tokens[: sequence.known]
         held, computed = Holding(), 0
         if sequence.can_share_prompt:
-            held, computed = self.memory.match(_root(sequence), tokens)
+            held, computed = self.memory.match(sequence.root, tokens)
         if not self._make_way(plan, sequence, held):
             self.memory.release(held)
             return False
@@ -391,9 +345,8 @@ class Scheduler:
     def _share(self, sequence: Sequence) -> None:
         """Offer what a sequence has computed. All of that is known: only what is being drawn is not."""
         tokens = sequence.tokens[: sequence.computed]
-        self._note(sequence, self.memory.share(_root(sequence), tokens, sequence.held))
-        if self.tiers:
-            self.tiers.after_share(_root(sequence), tokens, sequence.held)
+        self._note(sequence, self.memory.share(sequence.root, tokens, sequence.held))
+        self.tiers.after_share(sequence.root, tokens, sequence.held)
 
     def _note(self, sequence: Sequence, writes: list[RowWrite]) -> None:
         self._exchanged += [(sequence, _page_write(sequence, write)) for write in writes]
@@ -411,16 +364,12 @@ class Scheduler:
         for sequence in self.running:
             assert self.memory.holds(sequence.held, sequence.computed), "a sequence computed more than its pages hold"
             assert sequence.computed < sequence.known + sequence.drawing, "a token was computed that is not there"
-        assert all(s in self.running or s in self.waiting for s in self._suspects), "a suspect is gone"
+        assert all(s in self.running or s in self.waiting for s in self._trials.suspects), "a suspect is gone"
         self.shares.check(self._tenants())
-        (self.tiers or self.memory).check(s.held for s in self.running)
+        self.tiers.check(s.held for s in self.running)
 
     def _tenants(self) -> Iterator[str]:
         return (s.tenant for queue in (self.waiting, self.running) for s in queue)
-
-
-def _root(sequence: Sequence) -> PrefixKey:
-    return PrefixKey(sequence.salt)
 
 
 def _page_write(sequence: Sequence, write: RowWrite) -> PageWrite:

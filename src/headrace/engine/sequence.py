@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from headrace.engine.constraint import TokenConstraint
 from headrace.engine.messages import PositionLogprobs
 from headrace.engine.sampling_params import SamplingParams
+from headrace.memory.behind import Fetch
+from headrace.memory.prefix_tree import PrefixKey
 from headrace.memory.state_memory import Holding
-from headrace.memory.tiered_memory import Fetch
 from headrace.runtime.batch import IntArray, SlotSampling
 
 NO_SLOT = -1
@@ -110,6 +111,11 @@ class Sequence:
     def is_fetching(self) -> bool:
         """Whether a part of its prefix is on its way from a tier."""
         return self.fetch is not None and self.fetch.state == "loading"
+
+    @property
+    def root(self) -> PrefixKey:
+        """Its root in the prefix tree."""
+        return PrefixKey(self.salt)
 
     @property
     def rank(self) -> tuple[int, int]:

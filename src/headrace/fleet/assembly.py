@@ -217,7 +217,7 @@ def build_engine(
         context_length=context,
         constraint_for=constraint_for,
     )
-    if engine.scheduler.tiers:  # they are used where that is faster, which must be known from the start
+    if engine.scheduler.tiers.present:  # they are used where that is faster, which must be known from the start
         engine.rehearse(min(REHEARSED, context - 8, kv_tokens - 8))
     info = ReplicaInfo(
         model=options.name,

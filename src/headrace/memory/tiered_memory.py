@@ -6,10 +6,10 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
+from headrace.memory.behind import Fetch, Tiers
 from headrace.memory.commands import IntArray
 from headrace.memory.pool import NO_PAGE
 from headrace.memory.prefix_tree import PrefixKey
@@ -19,28 +19,6 @@ from headrace.memory.tiers.records import Transfer
 from headrace.memory.tiers.store import Found, TierGroup, TierStore, Wanted
 
 LOADING_SHARE, STORING_SHARE = 0.5, 0.125  # of the arena, at most, may wait for loads, and for stores
-
-
-@dataclass(slots=True, eq=False)
-class Fetch:
-    """A prefix that is being loaded.
-
-    Attributes:
-        key: Root of the prefix tree.
-        tokens: int32, of the prefix.
-        digests: Of the pages that come.
-        deadline: When it is given up.
-        state: How it stands. Once ``done``, an ordinary match finds the prefix.
-    """
-
-    key: PrefixKey
-    tokens: IntArray
-    digests: list[bytes]
-    deadline: float
-    state: Literal["loading", "done", "failed"] = "loading"
-
-
-NOTHING = Fetch(PrefixKey(""), np.empty(0, np.int32), [], 0.0, "failed")  # of who asked, and there was nothing to load
 
 
 @dataclass(slots=True, eq=False)
@@ -60,7 +38,7 @@ class _Pinned:
     fetch: Fetch | None
 
 
-class TieredMemory:
+class TieredMemory(Tiers):
     """Stores prefixes of the arena elsewhere, and loads them again where that is faster than computing them.
 
     Nothing here waits. Calls come from the engine's thread::
@@ -79,6 +57,8 @@ class TieredMemory:
         clock: Seconds.
     """
 
+    present = True
+
     def __init__(
         self,
         memory: StateMemory,
@@ -86,7 +66,8 @@ class TieredMemory:
         ended: threading.Event | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.memory, self.store = memory, store
+        super().__init__(memory)
+        self.store = store
         self._ended, self._clock = ended or threading.Event(), clock
         self._planned = 0
         self._pinned: dict[Transfer, _Pinned] = {}
