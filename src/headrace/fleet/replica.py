@@ -7,6 +7,7 @@ step from a dead or stopped process.
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -193,6 +194,9 @@ def main(down_endpoint: str, up_endpoint: str, options: EngineOptions, parent: i
         up.send(Failed(str(error)))
         up.close()
         return EXIT_FAILED
+    # What is loaded stays: the collector need not look through it again, which would hold up a step.
+    gc.collect()
+    gc.freeze()
     down = Pipe(context, zmq.PULL, down_endpoint)
     replica = Replica(engine, down, up, heart, step_log=step_log, check=options.debug)
 
