@@ -74,4 +74,6 @@ def test_what_the_arena_gives_up_comes_back_from_host_memory(smollm2, tmp_path):
         again, cached = ask(server, 1)
         assert again == texts[0]
         assert cached >= 256
+        assert server.state()["state"]["tiers"]["host"]["nbytes"] > 0
+        assert "headrace_prefix_tier_tokens_total 0.0" not in server.http.get("/metrics").text
         server.assert_comes_to_rest()

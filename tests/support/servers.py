@@ -97,7 +97,7 @@ class Server:
         state = self.state()
         assert state["problems"] == []
         state = state["state"]
-        return not state["running"] and not state["waiting"] and not state["admitted"]
+        return not any(state[what] for what in ("running", "waiting", "admitted", "transfers"))
 
     def assert_comes_to_rest(self, seconds=20):
         """Nothing runs, waits or holds a page any more, and the invariants hold."""

@@ -202,6 +202,7 @@ class Engine:
             prefill_rate=scheduler.cost.prefill_rate(scheduler.limits.max_batch_tokens),
             prompt_tokens=total.prompt_tokens,
             cached_tokens=total.cached_tokens,
+            tier_tokens=scheduler.tiers.loaded_tokens,
             output_tokens=total.output_tokens,
             preemptions=scheduler.preemptions,
             aborted=total.aborted,
@@ -230,6 +231,8 @@ class Engine:
             "waiting": [of(s) for s in self.scheduler.waiting],
             "pages": dict(zip(("used", "cached", "free"), self.memory.usage(), strict=True)),
             "tree": self.memory.tree.describe(),
+            "tiers": self.scheduler.tiers.describe(),
+            "transfers": self.scheduler.tiers.waiting,
             "step_cost": dict(
                 zip(("base", "per_token", "per_1000_pairs"), self.scheduler.cost.coefficients, strict=True)
             ),

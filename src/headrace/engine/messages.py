@@ -112,6 +112,7 @@ class EngineStats(msgspec.Struct, frozen=True):
         prefill_rate: Tokens of a prompt that are computed in a second; 0 while nothing is known.
         prompt_tokens: Prompt tokens of admitted sequences.
         cached_tokens: Those of them found in the prefix tree.
+        tier_tokens: Tokens whose state was loaded from host memory or disk.
         output_tokens: Tokens drawn.
         preemptions: Sequences put back into the queue for want of pages.
         aborted: Requests aborted.
@@ -131,6 +132,7 @@ class EngineStats(msgspec.Struct, frozen=True):
     prefill_rate: float = 0.0
     prompt_tokens: int = 0
     cached_tokens: int = 0
+    tier_tokens: int = 0
     output_tokens: int = 0
     preemptions: int = 0
     aborted: int = 0

@@ -26,6 +26,7 @@ class Metrics:
 
         self.prompt_tokens = self._counter("prompt_tokens", "Prompt tokens of samples that got a first token.")
         self.cached_tokens = self._counter("prefix_cache_hit_tokens", "Prompt tokens found in the prefix tree.")
+        self.tier_tokens = self._counter("prefix_tier_tokens", "Tokens loaded from host memory or disk.")
         self.output_tokens = self._counter("generation_tokens", "Tokens drawn.")
         self.preemptions = self._counter("preemptions", "Samples put back into the queue for want of pages.")
         self.aborted = self._counter("requests_aborted", "Requests whose client went away.")
@@ -48,6 +49,7 @@ class Metrics:
         self.on_stats(now)
         self.prompt_tokens.inc(now.prompt_tokens - before.prompt_tokens)
         self.cached_tokens.inc(now.cached_tokens - before.cached_tokens)
+        self.tier_tokens.inc(now.tier_tokens - before.tier_tokens)
         self.output_tokens.inc(now.output_tokens - before.output_tokens)
         self.preemptions.inc(now.preemptions - before.preemptions)
         self.aborted.inc(now.aborted - before.aborted)

@@ -42,12 +42,16 @@ class Tiers:
 
     Args:
         memory: The arena, its pools and the prefix tree.
+
+    Attributes:
+        loaded_tokens: Tokens whose state came from tiers so far.
     """
 
     present = False
 
     def __init__(self, memory: StateMemory) -> None:
         self.memory = memory
+        self.loaded_tokens = 0
 
     def fetch(self, key: PrefixKey, tokens: IntArray, recompute_seconds: RecomputeSeconds) -> Fetch | None:
         """Start loading what a sequence's prefix has in tiers; None if there is nothing, or computing is faster."""
@@ -87,6 +91,10 @@ class Tiers:
     def close(self, seconds: float) -> bool:
         """Write what is to be kept, in so many seconds; whether all was."""
         return True
+
+    def describe(self) -> dict[str, dict[str, int]]:
+        """How full each tier is, what it has lost and how often it has failed."""
+        return {}
 
     def check(self, holdings: Iterable[Holding]) -> None:
         """Assert the invariants of the memory and what is behind it, given what all sequences hold."""

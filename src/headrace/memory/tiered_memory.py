@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
@@ -134,6 +134,7 @@ class TieredMemory(Tiers):
 
     def _loaded(self, fetch: Fetch, held: Holding) -> None:
         """Offer a prefix that came to the tree."""
+        self.loaded_tokens += len(fetch.digests) * self.memory.page_tokens
         self.memory.settle(held)
         self.memory.share(fetch.key, fetch.tokens, held)
 
@@ -247,6 +248,11 @@ class TieredMemory(Tiers):
         """Wait until a transfer has ended, or so long."""
         self._ended.wait(seconds)
         self._ended.clear()
+
+    def describe(self) -> dict[str, dict[str, int]]:
+        """How full each tier is, what it has lost and how often it has failed."""
+        tiers = {"host": self.store.transfers.host, "disk": self.store.transfers.disk}
+        return {name: asdict(tier.usage()) for name, tier in tiers.items() if tier is not None}
 
     def close(self, seconds: float) -> bool:
         """End all transfers and write to the disk what it does not have, in so many seconds; whether all was done."""
