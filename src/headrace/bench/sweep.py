@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Literal
 
 from headrace.bench.plan import Closed, Open
 from headrace.bench.results.schema import Result, Sweep, Sweeps, Swept
@@ -19,7 +20,7 @@ def check_sweep(arrivals: Sequence[Closed | Open]) -> Sweep:
     Raises:
         InvalidInput: ``concurrency`` or ``rate``: they do not ascend, or one is a ramp.
     """
-    over = "concurrency" if isinstance(arrivals[0], Closed) else "rate"
+    over: Literal["concurrency", "rate"] = "concurrency" if isinstance(arrivals[0], Closed) else "rate"
     if any(isinstance(each, Open) and each.end_rate is not None for each in arrivals):
         raise InvalidInput("a ramp is not one load; give a list of rates, such as 1,2,4", field=over)
     loads = [float((each.concurrency if isinstance(each, Closed) else each.rate) or 0) for each in arrivals]

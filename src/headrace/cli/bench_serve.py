@@ -144,9 +144,7 @@ def serve(
     ] = None,
     rate: Annotated[
         str | None,
-        typer.Option(
-            metavar="R|A:B|R,R,...", help="Open loop: requests/s, or a ramp from A to B. A list is a sweep."
-        ),
+        typer.Option(metavar="R|A:B|R,R,...", help="Open loop: requests/s, or a ramp from A to B. A list is a sweep."),
     ] = None,
     arrivals: Annotated[
         ArrivalKind | None, typer.Option(help="Open loop: law of the gaps; poisson, or the trace's own times.")
@@ -191,8 +189,9 @@ def serve(
     """Put a load on an OpenAI-compatible server and measure it.
 
     Closed loop with --concurrency, open loop with --rate or a trace's own times. Latencies count from when a request
-    was due. With a list of loads: one after the other, the curve of throughput against latency. With --find-max-rate: the highest rate at which enough requests meet --slo. With --against: two servers in
-    alternation. Exit status 3: measured, but the generator was the bottleneck or the run was cut short.
+    was due. With a list of loads: one after the other, as a curve of throughput against latency. With --find-max-rate:
+    the highest rate at which enough requests meet --slo. With --against: two servers in alternation. Exit status 3:
+    measured, but the generator was the bottleneck or the run was cut short.
 
     Definitions: docs/measures.md. Workloads: docs/workloads.md.
     """
@@ -442,7 +441,7 @@ def _arrivals(
 
 
 def _sessions(text: str) -> int:
-    if not text.strip().isdecimal():
+    if not re.fullmatch(r"[0-9]{1,9}", text.strip()):
         raise InvalidInput(f"{text!r} is not how many sessions at a time, such as 8", field="--concurrency")
     return int(text)
 

@@ -211,8 +211,7 @@ def load_sweeps(path: str | os.PathLike[str]) -> Sweeps:
 
 def _load_several(path: str | os.PathLike[str], schema: str, kind: type[_Document]) -> _Document:
     found = _load(path, schema, kind)
-    for side in results_of(found):
-        _checked(path, lambda side=side: _check_result(side))  # type: ignore[misc]
+    _checked(path, lambda: [_check_result(side) for side in results_of(found)])
     return found
 
 
@@ -249,7 +248,7 @@ def _mismatch(found: str, wanted: str) -> str:
     return f"has the schema {found[:60]!r}, which is not {_NOUNS[wanted]} of headrace bench"
 
 
-def _checked(path: str | os.PathLike[str], check: Callable[[], None]) -> None:
+def _checked(path: str | os.PathLike[str], check: Callable[[], object]) -> None:
     try:
         check()
     except InvalidInput as error:
