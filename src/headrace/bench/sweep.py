@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Literal
 
 from headrace.bench.plan import Closed, Open
-from headrace.bench.results.schema import Result, Sweep, Sweeps, Swept
+from headrace.bench.results.schema import Over, Result, Sweep, Sweeps, Swept
 from headrace.bench.results.sweeps import compare_sweeps
 from headrace.bench.results.wording import load_size
 from headrace.bench.serve import Bench
@@ -20,7 +19,7 @@ def check_sweep(arrivals: Sequence[Closed | Open]) -> Sweep:
     Raises:
         InvalidInput: ``concurrency`` or ``rate``: they do not ascend, or one is a ramp.
     """
-    over: Literal["concurrency", "rate"] = "concurrency" if isinstance(arrivals[0], Closed) else "rate"
+    over: Over = "concurrency" if isinstance(arrivals[0], Closed) else "rate"
     if any(isinstance(each, Open) and each.end_rate is not None for each in arrivals):
         raise InvalidInput("a ramp is not one load; give a list of rates, such as 1,2,4", field=over)
     loads = [float((each.concurrency if isinstance(each, Closed) else each.rate) or 0) for each in arrivals]

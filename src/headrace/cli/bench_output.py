@@ -13,6 +13,7 @@ from rich.text import Text
 
 from headrace.bench.results.result_file import encode, save
 from headrace.bench.results.schema import Comparison, Document, Result, Round, Sweeps, Swept, results_of
+from headrace.bench.results.sweeps import loads_of
 from headrace.bench.results.table import (
     Row,
     count_rows,
@@ -23,7 +24,7 @@ from headrace.bench.results.table import (
     sweep_table,
     trial_rows,
 )
-from headrace.bench.results.wording import duration, percent
+from headrace.bench.results.wording import duration, load_size, percent
 from headrace.cli.output import plain
 from headrace.errors import HeadraceError, InvalidInput
 
@@ -122,10 +123,11 @@ def _print_head(console: Console, result: Result) -> None:
     target, plan = result.target, result.plan
     console.print(_text(f"{target.model} at {target.url} ({target.server or 'unnamed server'}), {target.api}"))
     skipped = "".join(f", {count} left out: {reason}" for reason, count in plan.skipped.items())
+    most = "up to " if result.sweep is not None else ""
     arrivals = ", ".join(f"{name} {value}" for name, value in plan.arrival_parameters.items())
     console.print(
         _text(
-            f"{plan.workload}: {plan.requests} requests in {plan.sessions} sessions{skipped}; "
+            f"{plan.workload}: {most}{plan.requests} requests in {plan.sessions} sessions{skipped}; "
             f"{plan.arrivals} arrivals{f' ({arrivals})' if arrivals else ''}; "
             f"ideal cached share {percent(plan.ideal_cached_share)}"
         )
@@ -195,8 +197,9 @@ def _print_curve(console: Console, sweeps: Sequence[Swept]) -> None:
     for each in sweeps:
         named = f"{each.name}: " if each.name else ""
         console.print(_text(f"{named}{_generator(each.result.rounds)}"))
-        for remark in dict.fromkeys(remark for found in each.result.rounds for remark in remarks(found)):
-            console.print(_text(f"{named}{remark}"))
+        for over, load, found in loads_of(each.result):
+            for remark in remarks(found):
+                console.print(_text(f"{named}{load_size(over, load)}: {remark}"))
 
 
 def _rows_table(rows: list[Row]) -> Table:

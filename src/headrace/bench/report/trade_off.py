@@ -11,6 +11,7 @@ from headrace.bench.report.figures import Axis, Figure, Trace, bound, error_bars
 from headrace.bench.report.markup import Html, joined, table, tag
 from headrace.bench.report.sections import note, plots, section
 from headrace.bench.results.schema import Estimate, Summary, Swept
+from headrace.bench.results.sweeps import loads_of
 from headrace.bench.results.table import sweep_table
 from headrace.bench.results.wording import duration, given, load_size
 
@@ -61,15 +62,12 @@ class ShownSweep:
 
     def points(self, *read: Read) -> list[Point]:
         """Of each load at which all figures that are read are known: its text, its round, and the figures."""
-        sweep, rounds = self.swept.result.sweep, self.swept.result.rounds
-        if sweep is None:
-            return []
         found = []
-        for load, each in zip(sweep.loads, rounds, strict=True):
+        for over, load, each in loads_of(self.swept.result):
             figures = [get(each.summary) for get in read]
             known = [figure for figure in figures if figure is not None]
             if len(known) == len(read):
-                found.append(Point(given(load), load_size(sweep.over, load), each.certificate.certified, known))
+                found.append(Point(given(load), load_size(over, load), each.certificate.certified, known))
         return found
 
 

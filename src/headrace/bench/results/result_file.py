@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -195,7 +195,7 @@ def load_result(path: str | os.PathLike[str]) -> Result:
             it holds cannot be; the message names the file, what is wrong, and where.
     """
     result = _load(path, RESULT_SCHEMA, Result)
-    _checked(path, lambda: _check_result(result))
+    _checked(path, result)
     return result
 
 
@@ -211,7 +211,7 @@ def load_sweeps(path: str | os.PathLike[str]) -> Sweeps:
 
 def _load_several(path: str | os.PathLike[str], schema: str, kind: type[_Document]) -> _Document:
     found = _load(path, schema, kind)
-    _checked(path, lambda: [_check_result(side) for side in results_of(found)])
+    _checked(path, found)
     return found
 
 
@@ -248,9 +248,10 @@ def _mismatch(found: str, wanted: str) -> str:
     return f"has the schema {found[:60]!r}, which is not {_NOUNS[wanted]} of headrace bench"
 
 
-def _checked(path: str | os.PathLike[str], check: Callable[[], object]) -> None:
+def _checked(path: str | os.PathLike[str], document: Document) -> None:
     try:
-        check()
+        for result in results_of(document):
+            _check_result(result)
     except InvalidInput as error:
         raise InvalidInput(f"{path} holds what cannot be: {error}") from error
 

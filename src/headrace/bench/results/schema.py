@@ -15,6 +15,9 @@ COMPARISON_SCHEMA = "headrace.bench.compare/1"
 SWEEPS_SCHEMA = "headrace.bench.sweeps/1"
 
 
+Over = Literal["concurrency", "rate"]  # what makes the load of a sweep
+
+
 class Estimate(msgspec.Struct, frozen=True):
     """A figure and its 95 % confidence interval; null ends where the sample is too small to give one."""
 
@@ -283,7 +286,7 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
         loads: Of each round, ascending.
     """
 
-    over: Literal["concurrency", "rate"]
+    over: Over
     loads: list[float]
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from headrace.bench.results.compare import answer_lengths, differences, troubles
-from headrace.bench.results.schema import SWEEPS_SCHEMA, Sweeps, Swept
+from headrace.bench.results.schema import SWEEPS_SCHEMA, Over, Result, Round, Sweeps, Swept
 from headrace.errors import InvalidInput
 
 
@@ -46,3 +46,11 @@ def _warnings(sweeps: Sequence[Swept]) -> list[str]:
     for each in sweeps:
         found += troubles(each.name, each.result.rounds)
     return found
+
+
+def loads_of(result: Result) -> list[tuple[Over, float, Round]]:
+    """Of each round of a sweep what makes its load, how much, and the round; of another result none."""
+    sweep = result.sweep
+    if sweep is None:
+        return []
+    return [(sweep.over, load, each) for load, each in zip(sweep.loads, result.rounds, strict=True)]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from headrace.bench.results.schema import Comparison, Estimate, Ratio, Result, Round, Search, Summary, Swept
+from headrace.bench.results.sweeps import loads_of
 from headrace.bench.results.wording import (
     LATENCIES,
     LOADS,
@@ -147,18 +148,12 @@ def sweep_table(sweeps: Sequence[Swept]) -> tuple[list[str], list[list[str]]]:
     Columns are: load, name (of several), output tokens a second of all and of a user, p50 and p99 of TTFT and ITL, the
     share within the service level (if there is one), and what is wrong with the round.
     """
-    kinds = [each.result.sweep for each in sweeps if each.result.sweep is not None]
-    over = kinds[0].over if kinds else "concurrency"
-    points = [
-        (load, each.name, found)
-        for each in sweeps
-        if each.result.sweep is not None
-        for load, found in zip(each.result.sweep.loads, each.result.rounds, strict=True)
-    ]
+    points = [(load, each.name, found) for each in sweeps for _, load, found in loads_of(each.result)]
     points.sort(key=lambda point: point[0])
+    sweep = sweeps[0].result.sweep
     several, bound = len(sweeps) > 1, any(found.summary.goodput is not None for _, _, found in points)
     which = [(latency, percentile) for latency in ("ttft", "itl") for percentile in ("p50", "p99")]
-    head = [LOADS[over], *([""] if several else []), "output tokens/s", "a user"]
+    head = ["" if sweep is None else LOADS[sweep.over], *([""] if several else []), "output tokens/s", "a user"]
     head += [f"{LATENCIES[latency]} {percentile}" for latency, percentile in which]
     head += [*(["met SLO"] if bound else []), ""]
     rows = []

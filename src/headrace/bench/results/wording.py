@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
-from headrace.bench.results.schema import Estimate, Ratio
+from headrace.bench.results.schema import Estimate, Over, Ratio
 
 Unit = Literal["seconds", "share", "ratio", "number"]
 
@@ -90,7 +90,7 @@ def per_second(value: float) -> str:
     return f"{digits(value)}/s"
 
 
-def load_size(over: Literal["concurrency", "rate"], load: float) -> str:
+def load_size(over: Over, load: float) -> str:
     """A load of a sweep, such as ``8 at a time``, ``4 requests/s``."""
     return f"{given(load)} at a time" if over == "concurrency" else f"{given(load)} requests/s"
 
