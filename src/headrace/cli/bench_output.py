@@ -13,7 +13,7 @@ from rich.text import Text
 
 from headrace.bench.results.result_file import encode, save
 from headrace.bench.results.schema import Comparison, Document, Result, Round, Sweeps, Swept, results_of
-from headrace.bench.results.sweeps import loads_of
+from headrace.bench.results.sweeps import holds_start, loads_of
 from headrace.bench.results.table import (
     Row,
     count_rows,
@@ -29,6 +29,10 @@ from headrace.cli.output import plain
 from headrace.errors import HeadraceError, InvalidInput
 
 STANDARD_OUTPUT = "-"
+TOO_SHORT = (
+    "too short: the window holds the start, when all sessions ask at once; give more requests (10 for each session "
+    "at a time), or a longer warm-up"
+)
 
 
 def check_targets(json_target: str | None, html: Path | None) -> None:
@@ -194,6 +198,8 @@ def _print_curve(console: Console, sweeps: Sequence[Swept]) -> None:
     for row in rows:
         table.add_row(*map(_text, row))
     console.print(table)
+    if any(holds_start(*point) for each in sweeps for point in loads_of(each.result)):
+        console.print(_text(TOO_SHORT))
     for each in sweeps:
         named = f"{each.name}: " if each.name else ""
         console.print(_text(f"{named}{_generator(each.result.rounds)}"))

@@ -45,7 +45,8 @@ def sweeps_headline(sweeps: Sweeps) -> str:
     """Which sweeps stand beside each other."""
     results = [each.result for each in sweeps.sweeps]
     served = dict.fromkeys(f"{each.target.model} on {server_name(each.target)}" for each in results)
-    return f"{len(results)} sweeps, {' and '.join(served)}: {load_name(results[0].plan)}"
+    loads = dict.fromkeys(load_name(each.plan) for each in results)
+    return f"{len(results)} sweeps, {' and '.join(served)}: {' and '.join(loads)}"
 
 
 def when(result: Result) -> str:

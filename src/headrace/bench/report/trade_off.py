@@ -11,13 +11,13 @@ from headrace.bench.report.figures import Axis, Figure, Trace, bound, error_bars
 from headrace.bench.report.markup import Html, joined, table, tag
 from headrace.bench.report.sections import note, plots, section
 from headrace.bench.results.schema import Estimate, Summary, Swept
-from headrace.bench.results.sweeps import loads_of
+from headrace.bench.results.sweeps import holds_start, loads_of
 from headrace.bench.results.table import sweep_table
 from headrace.bench.results.wording import duration, given, load_size
 
 ROLES = "abcdef"
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star")
-PLACES = ("top center", "bottom center", "middle right", "middle left", "top right", "bottom left")
+PLACES = ("top right", "bottom left", "bottom right", "top left")  # of the labels: clear of the error bars
 
 Read = Callable[[Summary], Estimate | None]
 
@@ -28,13 +28,13 @@ class Point(NamedTuple):
     Attributes:
         label: Beside it.
         name: What the load is, in words.
-        certified: Whether its round is.
+        sound: Whether its round is certified, and long enough.
         figures: Where it stands.
     """
 
     label: str
     name: str
-    certified: bool
+    sound: bool
     figures: list[Estimate]
 
 
@@ -67,7 +67,8 @@ class ShownSweep:
             figures = [get(each.summary) for get in read]
             known = [figure for figure in figures if figure is not None]
             if len(known) == len(read):
-                found.append(Point(given(load), load_size(over, load), each.certificate.certified, known))
+                sound = each.certificate.certified and not holds_start(over, load, each)
+                found.append(Point(given(load), load_size(over, load), sound, known))
         return found
 
 
@@ -129,7 +130,7 @@ def _line(sweep: ShownSweep, x: Read, y: Read, told: str) -> Trace | None:
     if not points:
         return None
     role, at = sweep.role, sweep.number % len(ROLES)
-    symbols = [SYMBOLS[at] + ("" if point.certified else "-open") for point in points]
+    symbols = [SYMBOLS[at] + ("" if point.sound else "-open") for point in points]
     horizontal, vertical = ([point.figures[axis] for point in points] for axis in (0, 1))
     return line_trace(
         [each.value for each in horizontal],
@@ -140,7 +141,7 @@ def _line(sweep: ShownSweep, x: Read, y: Read, told: str) -> Trace | None:
         line={"width": 1.5},
         marker={"size": 9, "symbol": symbols, "color": f"@{role}", "line": {"width": 1.5, "color": f"@{role}"}},
         text=[point.label for point in points],
-        textposition=PLACES[at],
+        textposition=PLACES[sweep.number % len(PLACES)],
         textfont={"color": f"@{role}", "size": 11},
         error_x=error_bars(horizontal, role),
         error_y=error_bars(vertical, role),
@@ -170,7 +171,8 @@ def trade_off_section(title: str, sweeps: Sequence[Swept], board: Board) -> Html
         key=key,
     )
     reading = (
-        f"Each point is a load, its number {label}; hollow where the round is not certified. Bars are 95 % confidence "
+        f"Each point is a load, its number {label}; hollow where the round is not certified, or too short: its window "
+        "holds the start, when all sessions ask at once. Bars are 95 % confidence "
         "intervals. What a user gets is 1 / TPOT p50."
     )
     head, rows = sweep_table(sweeps)

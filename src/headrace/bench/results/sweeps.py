@@ -54,3 +54,11 @@ def loads_of(result: Result) -> list[tuple[Over, float, Round]]:
     if sweep is None:
         return []
     return [(sweep.over, load, each) for load, each in zip(sweep.loads, result.rounds, strict=True)]
+
+
+def holds_start(over: Over, load: float, found: Round) -> bool:
+    """Whether the window of a closed loop holds its start, when all sessions ask at once: that is not yet the load."""
+    if over != "concurrency":
+        return False
+    due = found.requests.due
+    return not due or found.summary.window[0] <= due[min(int(load), len(due)) - 1]
