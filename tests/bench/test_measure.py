@@ -199,6 +199,8 @@ def test_summary_is_what_a_slow_computation_gives(samples, within, slo):
             assert (told.minimum, told.maximum) == pytest.approx((min(values), max(values)))
             for part, estimate in told.percentiles.items():
                 assert estimate.value == pytest.approx(np.percentile(values, float(part[1:]))), (name, part)
+    middle = np.percentile(expected["latency"]["tpot"], 50) if expected["latency"]["tpot"] else 0
+    assert summary.user_tokens is None if middle < 1e-9 else summary.user_tokens.value == pytest.approx(1 / middle)
     names = {
         "due": "requests_due",
         "completed": "requests_completed",

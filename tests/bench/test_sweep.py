@@ -5,9 +5,9 @@ import signal
 
 import httpx
 import pytest
+from bench_runs import Watch, settings
 from scripted_server import scripted
 from service_law import Script, replay
-from test_serve import Watch, settings
 
 from headrace.bench.plan import Closed, Open
 from headrace.bench.results.measure import parse_margin

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-from bench_samples import random_samples, result_of, round_of, samples_of_any_kind
+from bench_samples import answered, gather, random_samples, result_of, round_of, samples_of_any_kind
 from hypothesis import given, settings
 from msgspec.structs import replace
 
 from headrace.bench.results.compare import compare
-from headrace.bench.results.measure import Window, summarize
+from headrace.bench.results.measure import Window, parse_margin, summarize, window
 from headrace.bench.results.schema import Certificate, Point, Search, Sweep, Swept
+from headrace.bench.results.sweeps import holds_start
 from headrace.bench.results.table import (
     count_rows,
     latency_rows,
@@ -85,8 +86,18 @@ def test_sweeps_stand_beside_each_other_at_each_load():
     head, rows = sweep_table([Swept("a", a), Swept("b", b)])
     assert [row[:2] for row in rows] == [["1", "a"], ["1", "b"], ["4", "b"], ["8", "a"]]
     assert [row[head.index("met SLO")] for row in rows].count("\N{EN DASH}") == 2
-    assert rows[2][-1] == f"{slow[1].summary.requests - slow[1].summary.succeeded} of 50 failed, not certified"
+    assert rows[2][-1] == f"{slow[1].summary.requests - slow[1].summary.succeeded} of 50 failed, too short, not certified"
     assert all(len(row) == len(head) for row in rows)
+
+
+def test_a_window_that_holds_the_start_of_a_closed_loop_is_too_short():
+    rows = [answered(0.0 if number < 4 else 0.1 * number, 0.1, [0.1]) for number in range(20)]
+    samples = gather(rows)
+    for cut, short in ((0, True), (3, True), (4, False)):
+        summary = summarize(samples, window(samples, parse_margin(f"{5 * cut}%", "warmup")))
+        found = replace(round_of(samples), summary=summary)
+        assert holds_start("concurrency", 4.0, found) == short, cut
+        assert not holds_start("rate", 4.0, found)
 
 
 @settings(max_examples=30)

@@ -18,6 +18,7 @@ from headrace.bench.results.statistics import describe, rate, share
 from headrace.errors import InvalidInput
 
 UNFINISHED = "unfinished"
+LEAST_SECONDS = 1e-9  # between tokens: less is rounding, not speed
 ONE_MOMENT = 0.01  # of a round: requests that are all due this early are due at once
 
 _PERCENT = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*%")
@@ -152,9 +153,9 @@ def user_tokens(latency: Mapping[str, Distribution]) -> Estimate | None:
     """Output tokens a second that a user sees: 1 / p50 of ``tpot``; None where that is not known or 0."""
     tpot = latency.get("tpot")
     middle = None if tpot is None else tpot.percentiles.get("p50")
-    if middle is None or middle.value <= 0:
+    if middle is None or middle.value < LEAST_SECONDS:
         return None
-    low, high = (1 / end if end else None for end in (middle.high, middle.low))
+    low, high = (None if end is None or end < LEAST_SECONDS else 1 / end for end in (middle.high, middle.low))
     return Estimate(1 / middle.value, low, high)
 
 
