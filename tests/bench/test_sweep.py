@@ -57,7 +57,6 @@ def test_the_curve_is_that_of_the_law():
         busy = min(load, script.slots)
         assert summary.rates["output_tokens"].value == pytest.approx(busy * TOKENS / service, rel=0.2), load
         assert summary.user_tokens.value == pytest.approx(1 / script.gap, rel=0.1), load
-        assert summary.user_tokens.low <= summary.user_tokens.value <= summary.user_tokens.high
         waits = service * (load - busy) / script.slots
         assert summary.latency["ttft"].percentiles["p50"].value == pytest.approx(script.ttft + waits, abs=0.03), load
 
@@ -99,16 +98,17 @@ def test_one_server_against_itself_has_two_names():
 
 
 def test_an_interrupted_sweep_keeps_the_loads_that_are_complete():
-    with scripted(Script(ttft=0.05, gap=0.01)) as url:
-        bench = Bench(url, settings(), Titles(interrupt="4 at a time"))
-        result = sweep(bench, closed(1, 2, 4, 8))
-        assert result.sweep.loads == [1.0, 2.0]
-        assert len(result.rounds) == 2
+    few, loads = settings(requests=8), closed(2, 4, 8)
+    with scripted(Script(ttft=0.4, gap=0.01)) as url:
+        bench = Bench(url, few, Titles(interrupt="4 at a time"))
+        result = sweep(bench, loads)
+        assert result.sweep.loads == [2.0]
+        assert len(result.rounds) == 1
         assert bench.interrupted
-        a, b = Bench(url, settings(), Titles()), Bench(url, settings(salt="y"), Titles(interrupt="B: 2 at a time"))
-        assert [each.result.sweep.loads for each in sweep_against(a, b, closed(1, 2, 4)).sweeps] == [[1.0], [1.0]]
+        a, b = Bench(url, few, Titles()), Bench(url, settings(requests=8, salt="y"), Titles(interrupt="B: 4 at a time"))
+        assert [each.result.sweep.loads for each in sweep_against(a, b, loads).sweeps] == [[2.0], [2.0]]
         with pytest.raises(KeyboardInterrupt):
-            sweep(Bench(url, settings(), Titles(interrupt="1 at a time")), closed(1, 2))
+            sweep(Bench(url, few, Titles(interrupt="2 at a time")), loads)
 
 
 def test_what_makes_no_sweep_is_refused():

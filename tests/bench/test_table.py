@@ -86,7 +86,9 @@ def test_sweeps_stand_beside_each_other_at_each_load():
     head, rows = sweep_table([Swept("a", a), Swept("b", b)])
     assert [row[:2] for row in rows] == [["1", "a"], ["1", "b"], ["4", "b"], ["8", "a"]]
     assert [row[head.index("met SLO")] for row in rows].count("\N{EN DASH}") == 2
-    assert rows[2][-1] == f"{slow[1].summary.requests - slow[1].summary.succeeded} of 50 failed, too short, not certified"
+    assert (
+        rows[2][-1] == f"{slow[1].summary.requests - slow[1].summary.succeeded} of 50 failed, too short, not certified"
+    )
     assert all(len(row) == len(head) for row in rows)
 
 

@@ -108,7 +108,10 @@ def serve(
     # --- the workload
     workload: Annotated[WorkloadKind, typer.Option(help="What to ask; see docs/workloads.md.")] = WorkloadKind.random,
     requests: Annotated[
-        int | None, typer.Option(min=1, help="How many; by default 200, or what --duration takes. Not for traces.")
+        int | None,
+        typer.Option(
+            min=1, help="How many; by default 200, or 10 by --concurrency, or what --duration takes. Not for traces."
+        ),
     ] = None,
     prompt_tokens: Annotated[
         str | None,

@@ -44,7 +44,8 @@ def comparison_headline(comparison: Comparison) -> str:
 def sweeps_headline(sweeps: Sweeps) -> str:
     """Which sweeps stand beside each other."""
     results = [each.result for each in sweeps.sweeps]
-    served = dict.fromkeys(f"{each.target.model} on {server_name(each.target)}" for each in results)
+    targets = [each.target for each in results]
+    served = dict.fromkeys(f"{each.model} on {each.server}" if each.server else each.model for each in targets)
     loads = dict.fromkeys(load_name(each.plan) for each in results)
     return f"{len(results)} sweeps, {' and '.join(served)}: {' and '.join(loads)}"
 

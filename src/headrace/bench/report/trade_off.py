@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from headrace.bench.report.board import Board
 from headrace.bench.report.figures import Axis, Figure, Trace, bound, error_bars, figure, line_trace, seconds_axis
@@ -91,8 +91,8 @@ def throughput_figure(shown: Sequence[ShownSweep]) -> Figure | None:
     data = _lines(shown, _interactivity, _throughput, told)
     if not data:
         return None
-    x = _from_zero("output tokens a second of a user", [value for line in data for value in line["x"]])
-    y = _from_zero("output tokens a second of all", [value for line in data for value in line["y"]])
+    x = _from_zero("output tokens a second of a user", data, "x")
+    y = _from_zero("output tokens a second of all", data, "y")
     return figure(data, x, y, 400)
 
 
@@ -104,7 +104,7 @@ def first_token_figure(shown: Sequence[ShownSweep]) -> Figure | None:
         return None
     slo = _bound_of_first(shown)
     bounds = [] if slo is None else [bound(slo, "y", f"SLO {duration(slo)}", log=True, x=0, xanchor="left")]
-    x = _from_zero("output tokens a second of all", [value for line in data for value in line["x"]])
+    x = _from_zero("output tokens a second of all", data, "x")
     y = seconds_axis("TTFT p99", [*(value for line in data for value in line["y"]), slo], pad=0.15)
     return figure(data, x, y, 400, bounds)
 
@@ -116,8 +116,12 @@ def _bound_of_first(shown: Sequence[ShownSweep]) -> float | None:
     return bounds.pop() if len(bounds) == 1 else None
 
 
-def _from_zero(title: str, values: Sequence[float]) -> Axis:
-    return {"title": {"text": title}, "tickformat": ",~r", "range": [0, 1.12 * max([*values, 1e-9])]}
+def _from_zero(title: str, lines: Sequence[Trace], axis: Literal["x", "y"]) -> Axis:
+    """An axis from 0 that holds the points and their intervals."""
+    ends = [
+        value + more for line in lines for value, more in zip(line[axis], line[f"error_{axis}"]["array"], strict=True)
+    ]
+    return {"title": {"text": title}, "tickformat": ",~r", "range": [0, 1.12 * max([*ends, 1e-9])]}
 
 
 def _lines(shown: Sequence[ShownSweep], x: Read, y: Read, told: str) -> list[Trace]:
