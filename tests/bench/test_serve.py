@@ -119,6 +119,12 @@ def test_margins_that_leave_nothing_of_a_faster_trial_do_not_end_a_search():
     assert any("Warm-up" in reason for each in result.rounds for reason in each.certificate.reasons)
 
 
+@pytest.mark.parametrize(("sessions", "turns", "expected"), [(1, "1", 200), (64, "1", 640), (64, "4", 160)])
+def test_a_closed_loop_has_ten_requests_for_each_session_at_a_time(sessions, turns, expected):
+    given = settings(requests=None, kind="chat", turns=turns, arrivals=Closed(concurrency=sessions))
+    assert len(arrange(given.load, None).workload.sessions) == expected
+
+
 def test_a_ramp_reaches_its_end_within_its_duration():
     load = settings(requests=None, arrivals=Open(kind="poisson", rate=1, end_rate=20, duration=60.0)).load
     starts = arrange(load, None).schedule.starts
