@@ -429,7 +429,9 @@ def _arrivals(
         _refuse({"--rate": rate, "--arrivals": kind}, "is of an open loop, --concurrency of a closed one: choose")
         if open_loop:
             raise InvalidInput("needs an open loop; leave out --concurrency", field="--find-max-rate")
-        return Closed(concurrency=_sessions(concurrency or DEFAULT_CONCURRENCY), duration=seconds)
+        return Closed(
+            concurrency=_sessions(DEFAULT_CONCURRENCY if concurrency is None else concurrency), duration=seconds
+        )
     law = kind.value if kind is not None else "trace" if recorded and rate is None else "poisson"
     if rate is None and open_loop and law != "trace":
         rate = FIRST_RATE
