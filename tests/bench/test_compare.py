@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from headrace.bench.results.compare import compare, highest_common
 from headrace.bench.results.ratios import combined_ratio, paired_ratio
 from headrace.bench.results.samples import UNKNOWN
-from headrace.bench.results.schema import Certificate, Estimate, Point, Search
+from headrace.bench.results.schema import Certificate, Estimate, Point, Search, Sweep, Swept
 from headrace.bench.results.statistics import student_t
+from headrace.bench.results.sweeps import compare_sweeps
 from headrace.errors import InvalidInput
 
 SLO = {"ttft": 0.4, "tpot": 0.04}
@@ -290,3 +291,41 @@ def test_any_two_results_can_be_compared(a, b, first, second):
         assert each.b > 0
         assert each.ratio.value == pytest.approx(each.a / each.b)
     assert msgspec.json.decode(msgspec.json.encode(found), type=type(found)) == found
+
+
+def swept(over="rate", loads=(1.0, 2.0), **given):
+    rounds = [round_of(random_samples(np.random.default_rng(seed), 30)) for seed in range(len(loads))]
+    return msgspec.structs.replace(result_of(rounds, **given), sweep=Sweep(over=over, loads=list(loads)))
+
+
+def test_sweeps_need_not_have_the_same_loads():
+    found = compare_sweeps([Swept("a", swept()), Swept("b", swept(loads=(1.0, 4.0, 8.0)))])
+    assert found.warnings == []
+    assert [each.name for each in found.sweeps] == ["a", "b"]
+
+
+def test_what_differs_between_sweeps_is_said():
+    first, other = swept(), swept()
+    other = msgspec.structs.replace(other, plan=msgspec.structs.replace(other.plan, seed=7))
+    late = msgspec.structs.replace(other.rounds[1], certificate=Certificate(certified=False, reasons=["It was late."]))
+    other = msgspec.structs.replace(other, rounds=[other.rounds[0], late])
+    found = compare_sweeps([Swept("a", first), Swept("b", first), Swept("c", other)])
+    assert found.warnings == [
+        "a beside c: The seed differs: 0 beside 7",
+        "1 of 2 rounds of c are not certified: It was late.",
+    ]
+
+
+def test_sweeps_are_compared_with_sweeps_over_the_same():
+    rates, users, plain = swept(), swept(over="concurrency"), result_of(swept().rounds)
+    for sides, says in (
+        ([Swept("a", rates)], "two sweeps at least"),
+        ([Swept("a", rates), Swept("a", rates)], "the name 'a'"),
+        ([Swept("a", rates), Swept("b", plain)], "and another is not"),
+        ([Swept("a", rates), Swept("b", users)], "over concurrency and another over rates"),
+    ):
+        with pytest.raises(InvalidInput, match=says):
+            compare_sweeps(sides)
+    for pair in ((rates, plain), (plain, rates), (rates, rates)):
+        with pytest.raises(InvalidInput, match="with other sweeps only"):
+            compare(*pair)

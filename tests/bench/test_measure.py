@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.bench.results.latency import check_samples, latencies
-from headrace.bench.results.measure import Margin, Window, parse_margin, summarize, window
+from headrace.bench.results.measure import Margin, Window, parse_margin, summarize, user_tokens, window
 from headrace.bench.results.samples import UNKNOWN
+from headrace.bench.results.schema import Distribution, Estimate
 from headrace.bench.results.slo import meets
 from headrace.errors import InvalidInput
 
@@ -44,6 +45,20 @@ def test_what_is_no_margin(text):
     with pytest.raises(InvalidInput) as caught:
         parse_margin(text, "cooldown")
     assert caught.value.field == "cooldown"
+
+
+@pytest.mark.parametrize(
+    ("gap", "rate"),
+    [
+        (Estimate(0.02, 0.01, 0.04), Estimate(50.0, 25.0, 100.0)),
+        (Estimate(0.02, 0.0, None), Estimate(50.0, None, None)),
+        (Estimate(0.0, 0.0, 0.1), None),
+    ],
+)
+def test_what_a_user_gets_is_the_inverse_of_the_gap(gap, rate):
+    tpot = Distribution(count=9, mean=gap, minimum=0.0, maximum=1.0, percentiles={"p50": gap})
+    assert user_tokens({"tpot": tpot}) == rate
+    assert user_tokens({}) is None
 
 
 @given(st.text("0123456789.%sm une", max_size=12))
@@ -199,6 +214,8 @@ def test_summary_is_what_a_slow_computation_gives(samples, within, slo):
             assert (told.minimum, told.maximum) == pytest.approx((min(values), max(values)))
             for part, estimate in told.percentiles.items():
                 assert estimate.value == pytest.approx(np.percentile(values, float(part[1:]))), (name, part)
+    middle = np.percentile(expected["latency"]["tpot"], 50) if expected["latency"]["tpot"] else 0
+    assert summary.user_tokens is None if middle < 1e-9 else summary.user_tokens.value == pytest.approx(1 / middle)
     names = {
         "due": "requests_due",
         "completed": "requests_completed",

@@ -10,13 +10,25 @@ from html.parser import HTMLParser
 import msgspec
 import numpy as np
 import pytest
-from bench_results import HOSTILE, as_result, as_round, comparison, hostile_result, result, search_result, simulate
+from bench_results import (
+    HOSTILE,
+    as_result,
+    as_round,
+    comparison,
+    hostile_result,
+    result,
+    search_result,
+    simulate,
+    sweep_result,
+    sweeps,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.bench.report import page, render, write_report
 from headrace.bench.results.compare import compare
-from headrace.bench.results.schema import Search
+from headrace.bench.results.schema import Search, Sweep, Swept
+from headrace.bench.results.sweeps import compare_sweeps
 from headrace.bench.results.wording import duration
 from headrace.errors import HeadraceError, InvalidInput
 
@@ -103,7 +115,7 @@ def test_only_the_scripts_of_the_page_may_run(whole):
 def test_every_colour_is_in_the_style_sheet_in_light_and_in_dark(quick):
     style = (page.FOLDER / "style.css").read_text()
     light, dark = style.split("@media screen", 1)
-    for shown in (search_result(seconds=20), comparison(rounds=2)):
+    for shown in (search_result(seconds=20), comparison(rounds=2), sweeps(7, seconds=10)):
         used = set(re.findall(r'"@([a-z0-9]+)(?:/[0-9.]+)?"', render(shown)))
         assert used
         for role in used:
@@ -137,7 +149,10 @@ def test_a_round_that_is_not_certified_cannot_be_missed(quick):
 
 
 def test_hostile_text_stays_text(quick):
-    for shown in (hostile_result(), compare(hostile_result(), hostile_result())):
+    hostile = hostile_result()
+    swept = replace(hostile, sweep=Sweep(over="concurrency", loads=[1.0, 2.0]))
+    both = compare_sweeps([Swept(HOSTILE, swept), Swept(HOSTILE + "2", swept)])
+    for shown in (hostile, compare(hostile, hostile), swept, both):
         html = render(shown)
         found = Reader(html)
         assert len(found.scripts) == 3
@@ -190,6 +205,12 @@ DEGENERATE = {
     "no ratio": lambda: replace(comparison(rounds=1), ratios=[]),
     "A failed": lambda: compare(result(failures=1.0), result()),
     "more rounds of A": lambda: compare(as_result([as_round(simulate())] * 2), result()),
+    "a sweep without successes": lambda: sweep_result(failures=1.0),
+    "a sweep without counts": lambda: sweep_result(counts=False),
+    "a sweep of one token": lambda: sweep_result(output=1),
+    "sweeps of which one saw nothing": lambda: compare_sweeps(
+        [Swept("a", sweep_result()), Swept("b", sweep_result(failures=1.0))]
+    ),
     "no common rate": lambda: compare(search_result(rates=(30,), seconds=5), search_result(rates=(4,), seconds=5)),
 }
 
@@ -228,6 +249,30 @@ def test_a_queue_that_never_was_is_not_drawn(quick):
     assert "Time in the server’s queue (Queue)" not in found.text
     both = Reader(render(compare(never, result())))
     assert "Of A it is always 0." in both.text
+
+
+def test_a_sweep_is_a_curve_with_a_point_a_load(quick):
+    shown = sweep_result(reasons=["It was late."])
+    found = Reader(render(shown))
+    throughput, first = (found.plots[f"plot-{number}"][0]["data"][0] for number in range(2))
+    summaries = [each.summary for each in shown.rounds]
+    assert throughput["x"] == [1 / each.latency["tpot"].percentiles["p50"].value for each in summaries]
+    assert throughput["y"] == first["x"] == [each.rates["output_tokens"].value for each in summaries]
+    assert first["y"] == [each.latency["ttft"].percentiles["p99"].value for each in summaries]
+    assert throughput["text"] == ["2", "4", "8", "16"]
+    assert throughput["marker"]["symbol"] == ["circle"] * 3 + ["circle-open"]
+    assert "Of round 4 of 4 (16 requests/s)" in found.text
+    assert "not certified" in found.text
+
+
+def test_sweeps_share_their_plots(quick):
+    shown = sweeps(3, seconds=10)
+    found = Reader(render(shown))
+    for figures in found.plots.values():
+        assert [line["name"] for line in figures[0]["data"]] == ["server 0", "server 1", "server 2"]
+        assert len({line["line"]["color"] for line in figures[0]["data"]}) == 3
+    assert len(found.plots) == 2
+    assert "3 sweeps, SmolLM2-135M-Instruct on llama-server b7205: shared-prefix, Poisson arrivals" in found.text
 
 
 def test_a_comparison_spells_out_that_nothing_was_shown(quick):

@@ -1,7 +1,7 @@
 """The pages in a real browser: nothing complains, nothing is loaded, everything is drawn."""
 
 import pytest
-from bench_results import comparison, hostile_result, result, search_result
+from bench_results import comparison, hostile_result, result, search_result, sweep_result, sweeps
 from chromium import CHROMIUM, opened_page
 
 from headrace.bench.report import write_report
@@ -14,6 +14,8 @@ PAGES = {
     "search": lambda: search_result(seconds=20),
     "comparison": lambda: comparison(rounds=2),
     "hostile": hostile_result,
+    "sweep": lambda: sweep_result(reasons=["It was late."]),
+    "sweeps": lambda: sweeps(7),
     "searches": lambda: compare(search_result(seconds=20, gap=0.016), search_result(seconds=20)),
 }
 PLACES = "[...document.querySelectorAll('figure:not([hidden]) [data-plot]')]"

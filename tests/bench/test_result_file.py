@@ -24,10 +24,12 @@ from headrace.bench.results.result_file import (
     from_requests,
     load_comparison,
     load_result,
+    load_sweeps,
     save,
     to_requests,
 )
-from headrace.bench.results.schema import Comparison, Point, Requests, Result, Search
+from headrace.bench.results.schema import Comparison, Point, Requests, Result, Search, Sweep, Swept
+from headrace.bench.results.sweeps import compare_sweeps
 from headrace.errors import InvalidInput
 
 
@@ -75,7 +77,11 @@ def test_results_and_comparisons_come_back(tmp_path):
     comparison = compare(result, small_result(seed=1))
     save(comparison, str(tmp_path / "c.json"))
     assert load_comparison(tmp_path / "c.json") == comparison
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json", "c.json"]
+    swept = Swept("a", small_result(sweep=Sweep(over="concurrency", loads=[1.0, 2.0])))
+    sweeps = compare_sweeps([swept, Swept("b", swept.result)])
+    save(sweeps, tmp_path / "s.json")
+    assert load_sweeps(tmp_path / "s.json") == sweeps
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json", "c.json", "s.json"]
     assert json.loads(encode(result))["schema"] == "headrace.bench.serve/1"
 
 
@@ -151,11 +157,16 @@ def test_what_is_no_result(tmp_path):
         (("plan", "devices"), 0, "plan.devices: must be at least 1"),
         (("search", "points", 0, "round"), 2, "search.points[0].round: is the number of no round"),
         (("search", "points", 0, "rate"), 0, "search.points[0].rate: must be above 0"),
+        (("sweep", "loads"), [1.0], "sweep.loads: has 1 values, where there are 2 rounds"),
+        (("sweep", "loads"), [2.0, 2.0], "sweep.loads: must be above 0 and ascend"),
+        (("sweep", "loads", 0), 0, "sweep.loads: must be above 0 and ascend"),
+        (("sweep", "over"), "time", "Invalid enum value 'time' - at `$.sweep.over`"),
     ],
 )
 def test_what_cannot_be_is_named(tmp_path, path, value, says):
     search = Search(target_share=0.99, tolerance=0.05, max_rate=1.0, failed_rate=None, points=[Point(1.0, 0, True)])
-    document = json.loads(encode(small_result(search=search)))
+    sweep = Sweep(over="rate", loads=[1.0, 2.0])
+    document = json.loads(encode(small_result(search=search, sweep=sweep)))
     place = document
     for step in path[:-1]:
         place = place[step]
@@ -253,6 +264,7 @@ def test_every_field_is_documented():
     text = (Path(__file__).parents[2] / "docs" / "measures.md").read_text(encoding="utf-8")
     assert schema.RESULT_SCHEMA in text
     assert schema.COMPARISON_SCHEMA in text
+    assert schema.SWEEPS_SCHEMA in text
     kinds = [kind for kind in vars(schema).values() if isinstance(kind, type) and issubclass(kind, msgspec.Struct)]
     for kind in kinds:
         section = text.partition(f"#### `{kind.__name__}`")[2].partition("\n####")[0].partition("\n## ")[0]

@@ -1,12 +1,11 @@
 """Series of rounds: two servers in turn, searches, margins, interruptions."""
 
-import os
-import signal
 import time
 
 import httpx
 import numpy as np
 import pytest
+from bench_runs import Watch, settings
 from scripted_server import scripted
 from service_law import Script
 
@@ -17,7 +16,6 @@ from headrace.bench.serve import (
     NO_IDS,
     Bench,
     SearchSettings,
-    Settings,
     find_max_rate,
     measure,
     measure_against,
@@ -26,39 +24,6 @@ from headrace.bench.workload.lengths import parse_lengths
 from headrace.errors import InvalidInput
 
 QUICK = Script(ttft=0.01, gap=0.002)
-
-
-class Watch:
-    """Counts rounds, and may end one with Ctrl-C."""
-
-    def __init__(self, interrupt_in_round=None):
-        self.rounds, self.interrupt_in_round = 0, interrupt_in_round
-
-    def begin(self, title):
-        self.rounds += 1
-
-    def snapshot(self, snapshot):
-        if self.rounds == self.interrupt_in_round and snapshot.begun:
-            os.kill(os.getpid(), signal.SIGINT)
-
-    def end(self, found):
-        pass
-
-
-def settings(requests=20, arrivals=None, kind="random", turns="1", salt="x", **given):
-    workload = Synthetic(
-        kind=kind,
-        requests=requests,
-        prompt=parse_lengths("32", "prompt"),
-        output=parse_lengths("4", "output"),
-        system_prompts=2,
-        system=parse_lengths("16", "system"),
-        turns=parse_lengths(turns, "turns"),
-        think=0.0,
-    )
-    load = Load(workload=workload, arrivals=arrivals or Closed(concurrency=2), seed=0)
-    margins = {"warmup": parse_margin("10%", "warmup"), "cooldown": parse_margin("10%", "cooldown")}
-    return Settings(**{"load": load, "salt": salt, **margins, **given})
 
 
 def test_servers_in_turn_share_no_prompt_even_if_they_are_one():
@@ -152,6 +117,12 @@ def test_margins_that_leave_nothing_of_a_faster_trial_do_not_end_a_search():
         result = search(url, warmup=parse_margin("1s", "warmup"))
     assert result.search.failed_rate is not None
     assert any("Warm-up" in reason for each in result.rounds for reason in each.certificate.reasons)
+
+
+@pytest.mark.parametrize(("sessions", "turns", "expected"), [(1, "1", 200), (64, "1", 640), (64, "4", 160)])
+def test_a_closed_loop_has_ten_requests_for_each_session_at_a_time(sessions, turns, expected):
+    given = settings(requests=None, kind="chat", turns=turns, arrivals=Closed(concurrency=sessions))
+    assert len(arrange(given.load, None).workload.sessions) == expected
 
 
 def test_a_ramp_reaches_its_end_within_its_duration():

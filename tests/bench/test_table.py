@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import numpy as np
-from bench_samples import random_samples, result_of, round_of, samples_of_any_kind
+from bench_samples import answered, gather, random_samples, result_of, round_of, samples_of_any_kind
 from hypothesis import given, settings
 from msgspec.structs import replace
 
 from headrace.bench.results.compare import compare
-from headrace.bench.results.measure import Window, summarize
-from headrace.bench.results.schema import Point, Search
-from headrace.bench.results.table import count_rows, latency_rows, ratio_rows, remarks, search_outcome, trial_rows
+from headrace.bench.results.measure import Window, parse_margin, summarize, window
+from headrace.bench.results.schema import Certificate, Point, Search, Sweep, Swept
+from headrace.bench.results.sweeps import holds_start
+from headrace.bench.results.table import (
+    count_rows,
+    latency_rows,
+    ratio_rows,
+    remarks,
+    search_outcome,
+    sweep_table,
+    trial_rows,
+)
 from headrace.bench.results.wording import duration, percent
 
 
@@ -61,3 +70,42 @@ def test_searches():
     assert "1 requests/s; at least 99 %" in search_outcome(search)
     assert "No rate" in search_outcome(replace(search, max_rate=None))
     assert "may be higher" in search_outcome(replace(search, failed_rate=None))
+
+
+def test_sweeps_stand_beside_each_other_at_each_load():
+    rng = np.random.default_rng(0)
+    fast = [round_of(random_samples(rng, 50, gap=0.01)) for _ in range(2)]
+    slow = [round_of(random_samples(rng, 50, gap=0.05, failed=0.2), {"ttft": 1.0}) for _ in range(2)]
+    slow[1] = replace(slow[1], certificate=Certificate(certified=False, reasons=["It was late."]))
+    a = replace(result_of(fast), sweep=Sweep(over="concurrency", loads=[1.0, 8.0]))
+    b = replace(result_of(slow), sweep=Sweep(over="concurrency", loads=[1.0, 4.0]))
+    head, rows = sweep_table([Swept("", a)])
+    assert head == ["concurrency", "output tokens/s", "a user", "TTFT p50", "TTFT p99", "ITL p50", "ITL p99", ""]
+    assert [row[0] for row in rows] == ["1", "8"]
+    assert rows[0][4] == duration(fast[0].summary.latency["ttft"].percentiles["p99"].value)
+    head, rows = sweep_table([Swept("a", a), Swept("b", b)])
+    assert [row[:2] for row in rows] == [["1", "a"], ["1", "b"], ["4", "b"], ["8", "a"]]
+    assert [row[head.index("met SLO")] for row in rows].count("\N{EN DASH}") == 2
+    assert (
+        rows[2][-1] == f"{slow[1].summary.requests - slow[1].summary.succeeded} of 50 failed, too short, not certified"
+    )
+    assert all(len(row) == len(head) for row in rows)
+
+
+def test_a_window_that_holds_the_start_of_a_closed_loop_is_too_short():
+    rows = [answered(0.0 if number < 4 else 0.1 * number, 0.1, [0.1]) for number in range(20)]
+    samples = gather(rows)
+    for cut, short in ((0, True), (3, True), (4, False)):
+        summary = summarize(samples, window(samples, parse_margin(f"{5 * cut}%", "warmup")))
+        found = replace(round_of(samples), summary=summary)
+        assert holds_start("concurrency", 4.0, found) == short, cut
+        assert not holds_start("rate", 4.0, found)
+
+
+@settings(max_examples=30)
+@given(samples_of_any_kind())
+def test_sweeps_of_any_kind(samples):
+    swept = replace(result_of([round_of(samples)]), sweep=Sweep(over="rate", loads=[0.5]))
+    head, rows = sweep_table([Swept("", swept)])
+    assert head[0] == "requests/s"
+    assert all(row[:-1] and all(row[:-1]) for row in rows)

@@ -13,7 +13,7 @@ import pytest
 from scripted_server import scripted
 from service_law import Script
 
-from headrace.bench.results.result_file import load_comparison, load_result
+from headrace.bench.results.result_file import load_comparison, load_result, load_sweeps
 from headrace.cli.app import load_verb
 from headrace.cli.output import plain
 
@@ -92,6 +92,49 @@ def test_two_files(url, tmp_path):
     assert "no difference shown" in done.stdout
     assert bench("compare", tmp_path / "a.json", tmp_path / "c.json").returncode == 1
     assert "a result is needed" in bench("compare", tmp_path / "a.json", tmp_path / "c.json").stderr
+
+
+def test_a_list_of_loads_is_a_curve(url, tmp_path):
+    done = bench(
+        *("serve", url, "--concurrency", "1,2,8", "--requests", 16, "--slo", "ttft=1s", *QUICK),
+        *("--json", tmp_path / "s.json", "--html", tmp_path / "s.html"),
+    )
+    assert done.returncode in (0, 3), done.stderr
+    for text in ("concurrency", "output tokens/s", "a user", "ITL p99", "met SLO"):
+        assert text in done.stdout
+    assert "8 at a time" in done.stderr
+    result = load_result(tmp_path / "s.json")
+    assert (result.sweep.over, result.sweep.loads) == ("concurrency", [1.0, 2.0, 8.0])
+    assert len(result.rounds) == 3
+    assert "Throughput against interactivity" in (tmp_path / "s.html").read_text(encoding="utf-8")
+
+
+def test_curves_of_two_servers_and_of_several_files(url, tmp_path):
+    with scripted(Script(ttft=0.01, gap=0.01)) as slow:
+        done = bench(
+            *("serve", url, "--against", slow, "--rate", "20,40", "--requests", 16, *QUICK),
+            *("--json", tmp_path / "both.json"),
+        )
+    assert done.returncode in (0, 3), done.stderr
+    both = load_sweeps(tmp_path / "both.json")
+    assert [each.result.sweep.loads for each in both.sweeps] == [[20.0, 40.0]] * 2
+    assert both.sweeps[0].result.rounds[0].summary.user_tokens.value > 100
+    assert both.sweeps[1].result.rounds[0].summary.user_tokens.value < 110
+    for name in ("a", "b", "c"):
+        bench("serve", url, "--rate", "40,80", "--requests", 16, "--json", tmp_path / f"{name}.json", *QUICK)
+    files = [tmp_path / f"{name}.json" for name in "abc"]
+    done = bench("compare", *files, "--html", tmp_path / "abc.html", "--json", tmp_path / "abc.json")
+    assert done.returncode == 0, done.stderr
+    assert [each.name for each in load_sweeps(tmp_path / "abc.json").sweeps] == ["a", "b", "c"]
+    assert "3 sweeps" in (tmp_path / "abc.html").read_text(encoding="utf-8")
+    bench("serve", url, "--requests", 8, "--json", tmp_path / "plain.json", *QUICK)
+    for wrong, says in (
+        ([files[0]], "two sweeps at least"),
+        ([files[0], tmp_path / "plain.json"], "compare like with like"),
+        ([tmp_path / "plain.json"] * 3, "two results are compared, not 3"),
+    ):
+        done = bench("compare", *wrong)
+        assert (done.returncode, says in done.stderr) == (1, True), done.stderr
 
 
 def test_nothing_that_succeeds_is_not_certified():
@@ -184,6 +227,16 @@ def test_ctrl_c_reports_what_was_seen(url):
         (["--rate", "inf", "--duration", "9s"], "--rate"),
         (["--rate", "-4", "--duration", "9s"], "--rate"),
         (["--rate", "1:2:3"], "--rate"),
+        (["--rate", "2,1"], "--rate"),
+        (["--rate", "1,"], "--rate"),
+        (["--rate", "1:2,4"], "--rate"),
+        (["--rate", "1,2", "--rounds", "2"], "--rounds"),
+        (["--rate", "1,2", "--find-max-rate", "--slo", "ttft=1s"], "--rate"),
+        (["--rate", "1,2", "--concurrency", "1,2"], "--rate"),
+        (["--concurrency", "many"], "--concurrency"),
+        (["--concurrency", "0"], "--concurrency"),
+        (["--concurrency", "8,4"], "--concurrency"),
+        (["--concurrency", "1,2,"], "--concurrency"),
         (["--arrivals", "poisson"], "--rate"),
         (["--arrivals", "gamma", "--burstiness", "0", "--rate", "4", "--duration", "9s"], "--burstiness"),
         (["--duration", "0s"], "--duration"),

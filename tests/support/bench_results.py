@@ -18,9 +18,12 @@ from headrace.bench.results.schema import (
     Result,
     Round,
     Search,
+    Sweep,
+    Swept,
     Target,
 )
 from headrace.bench.results.search import outcome
+from headrace.bench.results.sweeps import compare_sweeps
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&amp;${x} {{y}} %{z} <!-- @ttft"
 SLO = {"ttft": 0.5, "tpot": 0.05}
@@ -180,6 +183,21 @@ def search_result(rates=(4, 8, 6, 5, 5.5, 5.5, 6), seconds=60, **how):
         target_share=0.99, tolerance=0.05, max_rate=found.max_rate, failed_rate=found.failed_rate, points=points
     )
     return as_result(rounds, search=search)
+
+
+def sweep_result(rates=(2, 4, 8, 16), seconds=30, reasons=(), **how):
+    """A sweep over these rates; with ``reasons`` its last round is not certified."""
+    rounds = []
+    for number, rate in enumerate(rates):
+        samples = simulate(requests=max(20, int(rate * seconds)), rate=rate, **how)
+        rounds.append(as_round(samples, rate=float(rate), reasons=reasons if number == len(rates) - 1 else ()))
+    return replace(as_result(rounds), sweep=Sweep(over="rate", loads=[float(rate) for rate in rates]))
+
+
+def sweeps(count=3, **how):
+    """So many sweeps, each of a server with longer gaps than the last."""
+    found = [sweep_result(gap=0.015 * (1 + number), seed=number, **how) for number in range(count)]
+    return compare_sweeps([Swept(f"server {number}", each) for number, each in enumerate(found)])
 
 
 def comparison(rounds=3, slower=1.025, failures=0.01):

@@ -20,6 +20,7 @@ from headrace.bench.workload.traces import TraceOptions, read_trace
 from headrace.errors import InvalidInput
 
 DEFAULT_REQUESTS = 200
+WAVES = 10  # requests of a closed loop for each session at a time: a share of 10 % is then the first of each
 MANY_REQUESTS = 10_000  # enough for a closed loop that a duration ends
 MOST_SECONDS = 366 * 86400.0
 MEAN_OF = 10_000  # draws that tell the mean number of turns
@@ -31,7 +32,8 @@ class Synthetic(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         kind: ``random``: prompts that share nothing. ``shared-prefix``: few system prompts, many sessions of several
             turns. ``chat``: sessions of several turns that share nothing.
-        requests: How many, over all sessions; None derives it from the duration, or takes ``DEFAULT_REQUESTS``.
+        requests: How many, over all sessions; None derives it from the duration, or takes ``DEFAULT_REQUESTS``, in a
+            closed loop ``WAVES`` for each session at a time if that is more.
         prompt: Tokens of a prompt; with several turns, of each user message.
         output: Tokens of an answer.
         system_prompts: Of ``shared-prefix``: how many different ones.
@@ -188,7 +190,8 @@ def _synthetic(workload: Synthetic, arrivals: Closed | Open, seed: int) -> Workl
 def _sessions(requests: int | None, arrivals: Closed | Open, turns: float) -> int:
     """How many sessions a number of requests makes, or a duration, with so many turns each."""
     if requests is not None or arrivals.duration is None:
-        return max(math.ceil((requests or DEFAULT_REQUESTS) / turns - 1e-9), 1)
+        waves = WAVES * arrivals.concurrency if isinstance(arrivals, Closed) else 0
+        return max(math.ceil((requests or max(DEFAULT_REQUESTS, waves)) / turns - 1e-9), 1)
     if isinstance(arrivals, Closed) or arrivals.rate is None:
         return max(round(MANY_REQUESTS / turns), 1)
     rate = (arrivals.rate + (arrivals.end_rate or arrivals.rate)) / 2

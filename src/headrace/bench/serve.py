@@ -36,8 +36,10 @@ from headrace.bench.results.schema import (
     Result,
     Round,
     Search,
+    Sweep,
 )
 from headrace.bench.results.search import next_rate, outcome
+from headrace.bench.results.wording import given
 from headrace.bench.workload.prefixes import ideal_cached_share
 from headrace.bench.workload.prompts import Lexicon, build_lexicon
 from headrace.bench.workload.records import Workload
@@ -166,23 +168,37 @@ class Bench:
             self.server = msgspec.structs.replace(server, target=target)
 
     @property
+    def load(self) -> Load:
+        """What is put on the server."""
+        return self._settings.load
+
+    @property
     def _room(self) -> int | None:
         """Tokens of a prompt and its answer that the server has room for, beside what it adds itself."""
         length = self.server.target.context_length
         return None if length is None else length - self.server.overhead
 
-    def round(self, title: str, *, rate: float | None = None) -> Round:
+    def check(self, arrivals: Closed | Open) -> None:
+        """Refuse arrivals that make no load, or one of which nothing would count, as far as that is known beforehand.
+
+        Raises:
+            InvalidInput: They are such.
+        """
+        load = msgspec.structs.replace(self._settings.load, arrivals=arrivals)
+        _check_margins(arrange(load, self._room), self._settings)
+
+    def round(self, title: str, arrivals: Closed | Open | None = None) -> Round:
         """Measure once.
 
         Args:
             title: What to call it to whoever watches.
-            rate: Requests a second, in place of those of the settings.
+            arrivals: In place of those of the settings.
         """
         settings = self._settings
         load = settings.load
         arranged = self._arranged
-        if rate is not None:
-            load = at_rate(load, rate)
+        if arrivals is not None:
+            load = msgspec.structs.replace(load, arrivals=arrivals)
             arranged = arrange(load, self._room)
         composer = Composer(self.server, self._lexicon, load.seed, f"{settings.salt} {len(self.rounds)}")
         self._show.begin(title)
@@ -204,13 +220,15 @@ class Bench:
             self._show.end(found)
         return found
 
-    def result(self, search: Search | None = None) -> Result:
+    def result(self, search: Search | None = None, sweep: Sweep | None = None) -> Result:
         """All that was measured."""
         settings = self._settings
         asked = self._asked or self._arranged.workload
         arrivals = _arrival_parameters(settings.load.arrivals)
         if search is not None:
             arrivals.pop("rate", None)  # each round has its own
+        if sweep is not None:
+            arrivals[sweep.over] = ", ".join(map(given, sweep.loads))
         plan = Plan(
             workload=asked.name,
             parameters=asked.parameters,
@@ -234,6 +252,7 @@ class Bench:
             plan=plan,
             rounds=self.rounds,
             search=search,
+            sweep=sweep,
         )
 
 
@@ -315,7 +334,7 @@ def find_max_rate(bench: Bench, search: SearchSettings) -> Result:
 def _trial(bench: Bench, rate: float, target_share: float) -> bool:
     """Whether a rate keeps the service level. One that fails where the generator was late is tried again."""
     for _ in range(TRIALS):
-        found = bench.round(f"{rate:.4g} requests/s", rate=rate)
+        found = bench.round(f"{rate:.4g} requests/s", at_rate(bench.load, rate).arrivals)
         goodput = found.summary.goodput
         met = goodput is not None and goodput.share.value >= target_share
         if met or found.certificate.certified or bench.interrupted or not found.summary.succeeded:
@@ -431,11 +450,11 @@ def _steady_rate(arrivals: Closed | Open) -> float | None:
 
 
 def _arrival_parameters(arrivals: Closed | Open) -> dict[str, str | int | float | None]:
-    given = msgspec.structs.asdict(arrivals)
-    kind = given.pop("kind", None)
+    made_from = msgspec.structs.asdict(arrivals)
+    kind = made_from.pop("kind", None)
     if kind != "gamma":
-        given.pop("burstiness", None)
-    return {name: value for name, value in given.items() if value is not None}
+        made_from.pop("burstiness", None)
+    return {name: value for name, value in made_from.items() if value is not None}
 
 
 def _machine() -> dict[str, str | int]:

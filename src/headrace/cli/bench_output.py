@@ -12,7 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.bench.results.result_file import encode, save
-from headrace.bench.results.schema import Comparison, Result, Round
+from headrace.bench.results.schema import Comparison, Document, Result, Round, Sweeps, Swept, results_of
+from headrace.bench.results.sweeps import holds_start, loads_of
 from headrace.bench.results.table import (
     Row,
     count_rows,
@@ -20,13 +21,18 @@ from headrace.bench.results.table import (
     ratio_rows,
     remarks,
     search_outcome,
+    sweep_table,
     trial_rows,
 )
-from headrace.bench.results.wording import duration, percent
+from headrace.bench.results.wording import duration, load_size, percent
 from headrace.cli.output import plain
 from headrace.errors import HeadraceError, InvalidInput
 
 STANDARD_OUTPUT = "-"
+TOO_SHORT = (
+    "too short: the window holds the start, when all sessions ask at once; give more requests (10 for each session "
+    "at a time), or a longer warm-up"
+)
 
 
 def check_targets(json_target: str | None, html: Path | None) -> None:
@@ -47,7 +53,7 @@ def check_targets(json_target: str | None, html: Path | None) -> None:
         raise InvalidInput("is the same file as --json", field="--html")
 
 
-def write_outputs(found: Result | Comparison, json_target: str | None, html: Path | None) -> bool:
+def write_outputs(found: Document, json_target: str | None, html: Path | None) -> bool:
     """Print tables, unless JSON goes to standard output; write the files asked for.
 
     Returns:
@@ -60,11 +66,10 @@ def write_outputs(found: Result | Comparison, json_target: str | None, html: Pat
     failures = [*_write_files(found, json_target, html), *_write_standard_output(found, json_target)]
     if failures:
         raise failures[0]
-    results = [found] if isinstance(found, Result) else [found.a, found.b]
-    return all(each.certificate.certified for result in results for each in result.rounds)
+    return all(each.certificate.certified for result in results_of(found) for each in result.rounds)
 
 
-def _write_files(found: Result | Comparison, json_target: str | None, html: Path | None) -> Iterator[HeadraceError]:
+def _write_files(found: Document, json_target: str | None, html: Path | None) -> Iterator[HeadraceError]:
     if json_target is not None and json_target != STANDARD_OUTPUT:
         try:
             save(found, json_target)
@@ -79,7 +84,7 @@ def _write_files(found: Result | Comparison, json_target: str | None, html: Path
             yield error
 
 
-def _write_standard_output(found: Result | Comparison, json_target: str | None) -> Iterator[HeadraceError]:
+def _write_standard_output(found: Document, json_target: str | None) -> Iterator[HeadraceError]:
     try:
         if json_target == STANDARD_OUTPUT:
             sys.stdout.write(encode(found).decode())
@@ -94,17 +99,22 @@ def _text(said: str, style: str = "") -> Text:
     return Text(plain(said), style)
 
 
-def _print(found: Result | Comparison) -> None:
+def _print(found: Document) -> None:
     console = Console(highlight=False)
     if isinstance(found, Comparison):
         _print_comparison(console, found)
         return
+    if isinstance(found, Sweeps):
+        _print_sweeps(console, found)
+        return
     _print_head(console, found)
+    if found.sweep is not None:
+        _print_curve(console, [Swept("", found)])
     if found.search is not None:
         console.print(_trials_table(found))
         console.print(_text(search_outcome(found.search)))
     for number, each in enumerate(found.rounds):
-        if found.search is None:
+        if found.search is None and found.sweep is None:
             title = f"round {number + 1} of {len(found.rounds)}" if len(found.rounds) > 1 else ""
             _print_round(console, each, title, found.plan.devices)
     for number, each in enumerate(found.rounds):
@@ -117,10 +127,11 @@ def _print_head(console: Console, result: Result) -> None:
     target, plan = result.target, result.plan
     console.print(_text(f"{target.model} at {target.url} ({target.server or 'unnamed server'}), {target.api}"))
     skipped = "".join(f", {count} left out: {reason}" for reason, count in plan.skipped.items())
+    most = "up to " if result.sweep is not None else ""
     arrivals = ", ".join(f"{name} {value}" for name, value in plan.arrival_parameters.items())
     console.print(
         _text(
-            f"{plan.workload}: {plan.requests} requests in {plan.sessions} sessions{skipped}; "
+            f"{plan.workload}: {most}{plan.requests} requests in {plan.sessions} sessions{skipped}; "
             f"{plan.arrivals} arrivals{f' ({arrivals})' if arrivals else ''}; "
             f"ideal cached share {percent(plan.ideal_cached_share)}"
         )
@@ -179,11 +190,38 @@ def _trials_table(result: Result) -> Table:
     return table
 
 
+def _print_curve(console: Console, sweeps: Sequence[Swept]) -> None:
+    head, rows = sweep_table(sweeps)
+    table = Table(box=None)
+    for number, name in enumerate(head):
+        table.add_column(name, justify="left" if name == "" or number == len(head) - 1 else "right")
+    for row in rows:
+        table.add_row(*map(_text, row))
+    console.print(table)
+    if any(holds_start(*point) for each in sweeps for point in loads_of(each.result)):
+        console.print(_text(TOO_SHORT))
+    for each in sweeps:
+        named = f"{each.name}: " if each.name else ""
+        console.print(_text(f"{named}{_generator(each.result.rounds)}"))
+        for over, load, found in loads_of(each.result):
+            for remark in remarks(found):
+                console.print(_text(f"{named}{load_size(over, load)}: {remark}"))
+
+
 def _rows_table(rows: list[Row]) -> Table:
     table = Table("", "", "", box=None, show_header=False)
     for row in rows:
         table.add_row(*map(_text, row))
     return table
+
+
+def _print_sweeps(console: Console, found: Sweeps) -> None:
+    for each in found.sweeps:
+        console.print(_text(f"{each.name}: "), end="")
+        _print_head(console, each.result)
+    _print_curve(console, found.sweeps)
+    for warning in found.warnings:
+        console.print(_text(f"warning: {warning}"))
 
 
 def _print_comparison(console: Console, comparison: Comparison) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -19,11 +19,11 @@ from headrace.errors import InvalidInput
 if TYPE_CHECKING:
     from headrace.bench.load.target import Question
     from headrace.bench.plan import Closed, Open, Synthetic, Trace
-    from headrace.bench.results.schema import Comparison, Result
+    from headrace.bench.results.schema import Document
     from headrace.bench.serve import SearchSettings, Settings
 
 EXIT_NOT_CERTIFIED = 3
-DEFAULT_CONCURRENCY = 8
+DEFAULT_CONCURRENCY = "8"
 ROUNDS_AGAINST = 3
 FIRST_RATE = "1"  # where a search begins
 
@@ -108,7 +108,10 @@ def serve(
     # --- the workload
     workload: Annotated[WorkloadKind, typer.Option(help="What to ask; see docs/workloads.md.")] = WorkloadKind.random,
     requests: Annotated[
-        int | None, typer.Option(min=1, help="How many; by default 200, or what --duration takes. Not for traces.")
+        int | None,
+        typer.Option(
+            min=1, help="How many; by default 200, or 10 by --concurrency, or what --duration takes. Not for traces."
+        ),
     ] = None,
     prompt_tokens: Annotated[
         str | None,
@@ -137,10 +140,14 @@ def serve(
     ] = None,
     # --- the arrivals
     concurrency: Annotated[
-        int | None, typer.Option(min=1, help="Closed loop: so many sessions at a time. The default, with 8.")
+        str | None,
+        typer.Option(
+            metavar="N|N,N,...", help="Closed loop: so many sessions at a time. The default, with 8. A list is a sweep."
+        ),
     ] = None,
     rate: Annotated[
-        str | None, typer.Option(metavar="R|A:B", help="Open loop: requests/s, or a ramp from A to B.")
+        str | None,
+        typer.Option(metavar="R|A:B|R,R,...", help="Open loop: requests/s, or a ramp from A to B. A list is a sweep."),
     ] = None,
     arrivals: Annotated[
         ArrivalKind | None, typer.Option(help="Open loop: law of the gaps; poisson, or the trace's own times.")
@@ -185,11 +192,13 @@ def serve(
     """Put a load on an OpenAI-compatible server and measure it.
 
     Closed loop with --concurrency, open loop with --rate or a trace's own times. Latencies count from when a request
-    was due. With --find-max-rate: the highest rate at which enough requests meet --slo. With --against: two servers in
-    alternation. Exit status 3: measured, but the generator was the bottleneck or the run was cut short.
+    was due. With a list of loads: one after the other, as a curve of throughput against latency. With --find-max-rate:
+    the highest rate at which enough requests meet --slo. With --against: two servers in alternation. Exit status 3:
+    measured, but the generator was the bottleneck or the run was cut short.
 
     Definitions: docs/measures.md. Workloads: docs/workloads.md.
     """
+    from headrace.bench.sweep import check_sweep
     from headrace.cli.bench_output import check_targets
 
     with _named_as_options():
@@ -217,11 +226,20 @@ def serve(
                 workload, requests, prompt_tokens, output_tokens, system_prompts, system_tokens, turns, think
             )
         )
-        paced = _arrivals(asked, concurrency, rate, arrivals, burstiness, duration, open_loop=find_max_rate)
+        loads = [
+            _arrivals(asked, many, often, arrivals, burstiness, duration, open_loop=find_max_rate)
+            for many in _listed(concurrency)
+            for often in _listed(rate)
+        ]
         headers = _headers(header, api_key, "--")
         question = _question(api, prompts, model, headers, body, ignore_eos=ignore_eos)
-        settings = _settings(asked, paced, seed, question, tokenizer, warmup, cooldown, slo, devices, timeout, salt)
+        settings = _settings(asked, loads[0], seed, question, tokenizer, warmup, cooldown, slo, devices, timeout, salt)
         search = None
+        if len(loads) > 1:
+            _refuse({"--rounds": rounds}, "does not go with a list of loads: each is measured once")
+            if find_max_rate:
+                raise InvalidInput("begins at one rate and finds the others; give one", field="--rate")
+            check_sweep(loads)
         if find_max_rate:
             _refuse({"--against": against, "--rounds": rounds}, "does not go with --find-max-rate")
             search = _search(settings, rate, target_share, tolerance, max_rate)
@@ -229,7 +247,7 @@ def serve(
         if against is not None:
             headers = _headers(against_header, against_api_key, "--against-")
             other = against, _other(settings, against_model, headers)
-        _measure((url, settings), other, search, rounds, json_target, html)
+        _measure((url, settings), other, search, loads, rounds, json_target, html)
 
 
 def _question(
@@ -282,20 +300,28 @@ def _measure(
     first: tuple[str, Settings],
     second: tuple[str, Settings] | None,
     search: SearchSettings | None,
+    loads: Sequence[Closed | Open],
     rounds: int | None,
     json_target: str | None,
     html: Path | None,
 ) -> None:
     from headrace.bench.serve import Bench, find_max_rate, measure, measure_against, undisturbed
+    from headrace.bench.sweep import sweep, sweep_against
     from headrace.cli.bench_output import write_outputs
     from headrace.cli.bench_progress import progress
 
     with progress() as show:
         bench = Bench(*first, show)
         if search is not None:
-            found: Result | Comparison = find_max_rate(bench, search)
+            found: Document = find_max_rate(bench, search)
         elif second is not None:
-            found = measure_against(bench, Bench(*second, show), rounds or ROUNDS_AGAINST)
+            another = Bench(*second, show)
+            if len(loads) > 1:
+                found = sweep_against(bench, another, loads)
+            else:
+                found = measure_against(bench, another, rounds or ROUNDS_AGAINST)
+        elif len(loads) > 1:
+            found = sweep(bench, loads)
         else:
             found = measure(bench, rounds or 1)
     with undisturbed():
@@ -376,9 +402,14 @@ def _synthetic(
     )
 
 
+def _listed(loads: str | None) -> Sequence[str | None]:
+    """The loads of a sweep; a single one, or that none was given, as it is."""
+    return [None] if loads is None else loads.split(",")
+
+
 def _arrivals(
     asked: Synthetic | Trace,
-    concurrency: int | None,
+    concurrency: str | None,
     rate: str | None,
     kind: ArrivalKind | None,
     burstiness: float | None,
@@ -398,7 +429,9 @@ def _arrivals(
         _refuse({"--rate": rate, "--arrivals": kind}, "is of an open loop, --concurrency of a closed one: choose")
         if open_loop:
             raise InvalidInput("needs an open loop; leave out --concurrency", field="--find-max-rate")
-        return Closed(concurrency=concurrency or DEFAULT_CONCURRENCY, duration=seconds)
+        return Closed(
+            concurrency=_sessions(DEFAULT_CONCURRENCY if concurrency is None else concurrency), duration=seconds
+        )
     law = kind.value if kind is not None else "trace" if recorded and rate is None else "poisson"
     if rate is None and open_loop and law != "trace":
         rate = FIRST_RATE
@@ -410,6 +443,12 @@ def _arrivals(
         burstiness=1.0 if burstiness is None else burstiness,
         duration=seconds,
     )
+
+
+def _sessions(text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,9}", text.strip()):
+        raise InvalidInput(f"{text!r} is not how many sessions at a time, such as 8", field="--concurrency")
+    return int(text)
 
 
 def _rates(text: str) -> tuple[float, float | None]:

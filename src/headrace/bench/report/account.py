@@ -58,6 +58,14 @@ def verdict(results: Sequence[tuple[str, Result]]) -> Html:
     )
 
 
+def warned(warnings: Sequence[str]) -> Html | None:
+    """Why results may not be comparable; None if nothing speaks against it."""
+    if not warnings:
+        return None
+    items = (tag("li", warning) for warning in warnings)
+    return tag("div", tag("p", tag("strong", "Beware")), tag("ul", *items), class_="notice warn")
+
+
 def tiles(summary: Summary) -> Html:
     """The main figures."""
     shown = []
@@ -245,3 +253,18 @@ def target_rows(target: Target, version: str, machine: dict[str, str | int]) -> 
     ]
     known += [[f"generator: {key}", plain(value)] for key, value in machine.items()]
     return known
+
+
+def plans_beside(results: Sequence[tuple[Html, Result]]) -> Html:
+    """What was asked of each of several results, (heading, result), and where they differ."""
+
+    def beside(caption: str, columns: Sequence[list[list[object]]]) -> Html:
+        values = [{str(row[0]): str(row[1]) for row in rows} for rows in columns]
+        keys = dict.fromkeys(key for each in values for key in each)
+        cells = [(key, [each.get(key, NOT_KNOWN) for each in values]) for key in keys]
+        rows = [[key, *found, "differs" if len(set(found)) > 1 else ""] for key, found in cells]
+        return table(caption, ["", *(heading for heading, _ in results), ""], rows, text_columns=len(results) + 2)
+
+    plans = [plan_rows(each.plan) for _, each in results]
+    targets = [target_rows(each.target, each.version, each.machine) for _, each in results]
+    return joined([beside("The load.", plans), beside("Server and generator.", targets)])

@@ -69,7 +69,7 @@ def comparison_page(comparison: Comparison, samples: Sequence[Sequence[Samples]]
         tag("p", f"headrace bench compare, {when(comparison.a)}", class_="when"),
         tag("h1", comparison_headline(comparison)),
         _legend(sides),
-        _warnings(comparison.warnings),
+        account.warned(comparison.warnings),
         account.verdict([(side.name, side.result) for side in sides]),
         tag("p", _in_short(comparison.ratios), class_="lede"),
         contents({name: SECTIONS[name] for name, part in parts.items() if part is not None}),
@@ -84,13 +84,6 @@ def _legend(sides: Sequence[Side]) -> Html:
         what = f": {target.model} on {server_name(target)} ({target.url}). "
         rows.append(tag("li", side.chip, what, extent(side.result, side.summary, len(side.rounds))))
     return tag("ul", *rows, class_="sides")
-
-
-def _warnings(warnings: Sequence[str]) -> Html | None:
-    if not warnings:
-        return None
-    items = (tag("li", warning) for warning in warnings)
-    return tag("div", tag("p", tag("strong", "Beware")), tag("ul", *items), class_="notice warn")
 
 
 def _in_short(ratios: Sequence[Ratio]) -> str:
@@ -153,21 +146,5 @@ def _generator_section(sides: Sequence[Side]) -> Html:
 
 
 def _plan_section(comparison: Comparison, sides: Sequence[Side]) -> Html:
-    def beside(caption: str, *columns: list[list[object]]) -> Html:
-        values = [{str(row[0]): str(row[1]) for row in rows} for rows in columns]
-        keys = dict.fromkeys(key for each in values for key in each)
-        cells = [(key, [each.get(key, "–") for each in values]) for key in keys]
-        rows = [[key, *found, "differs" if found[0] != found[1] else ""] for key, found in cells]
-        return table(caption, ["", *(side.chip for side in sides), ""], rows, text_columns=4)
-
-    results = [side.result for side in sides]
-    return section(
-        "plan",
-        SECTIONS["plan"],
-        beside("The load.", *(account.plan_rows(each.plan) for each in results)),
-        beside(
-            "Server and generator.",
-            *(account.target_rows(each.target, each.version, each.machine) for each in results),
-        ),
-        copyable(describe_comparison(comparison)),
-    )
+    tables = account.plans_beside([(side.chip, side.result) for side in sides])
+    return section("plan", SECTIONS["plan"], tables, copyable(describe_comparison(comparison)))

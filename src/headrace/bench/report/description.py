@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from headrace.bench.report.markup import counted, moment
 from headrace.bench.report.views import METRICS, load_name, server_name
-from headrace.bench.results.schema import Comparison, Result, Summary
+from headrace.bench.results.schema import Comparison, Result, Summary, Sweeps, Swept
+from headrace.bench.results.table import sweep_table
 from headrace.bench.results.wording import (
     digits,
     duration,
@@ -40,6 +41,15 @@ def comparison_headline(comparison: Comparison) -> str:
     return f"{a.model} on {server_name(a)} against {b.model} on {server_name(b)}: {load}"
 
 
+def sweeps_headline(sweeps: Sweeps) -> str:
+    """Which sweeps stand beside each other."""
+    results = [each.result for each in sweeps.sweeps]
+    targets = [each.target for each in results]
+    served = dict.fromkeys(f"{each.model} on {each.server}" if each.server else each.model for each in targets)
+    loads = dict.fromkeys(load_name(each.plan) for each in results)
+    return f"{len(results)} sweeps, {' and '.join(served)}: {' and '.join(loads)}"
+
+
 def when(result: Result) -> str:
     """When the first round began."""
     return moment(result.rounds[0].started) if result.rounds else "at an unknown moment"
@@ -59,6 +69,8 @@ def extent(result: Result, summary: Summary, rounds: int) -> str:
     if result.search is not None:
         rates = len({point.rate for point in result.search.points})
         searched = f" of the round shown; {rates} rates were tried"
+    elif result.sweep is not None:
+        searched = f" of the round shown; {counted(len(result.rounds), 'load')} measured"
     return (
         f"{counted(summary.requests, 'request')} due in {digits(round(seconds, 1))} measured seconds{many}{searched}."
     )
@@ -97,6 +109,8 @@ def describe_result(result: Result, summary: Summary, rounds: int) -> str:
         f"{target.model} on {server_name(target)} ({target.url}, {target.api}), {when(result)}",
         f"load: {load_name(result.plan)}, seed {result.plan.seed}; {extent(result, summary, rounds)}",
     ]
+    if result.sweep is not None:
+        return "\n".join([*lines, *_described(Swept("", result)), f"{_certified(result)}; headrace {result.version}"])
     for key, metric in METRICS.items():
         if key in summary.latency:
             told = [
@@ -119,6 +133,12 @@ def describe_result(result: Result, summary: Summary, rounds: int) -> str:
     return "\n".join([*lines, f"{_certified(result)}; headrace {result.version}"])
 
 
+def _described(swept: Swept) -> list[str]:
+    """A line a load."""
+    head, rows = sweep_table([swept])
+    return [", ".join(f"{name} {cell}".strip() for name, cell in zip(head, row, strict=True) if cell) for row in rows]
+
+
 def _certified(result: Result) -> str:
     bad = sum(not each.certificate.certified for each in result.rounds)
     return f"NOT CERTIFIED ({bad} of {len(result.rounds)} rounds)" if bad else "certified"
@@ -138,3 +158,14 @@ def describe_comparison(comparison: Comparison) -> str:
     return "\n".join(
         [*lines, *(f"warning: {each}" for each in comparison.warnings), f"headrace {comparison.a.version}"]
     )
+
+
+def describe_sweeps(sweeps: Sweeps) -> str:
+    """A few lines of text: every load of every sweep."""
+    lines = []
+    for each in sweeps.sweeps:
+        target, plan = each.result.target, each.result.plan
+        lines.append(f"{each.name}: {target.model} on {server_name(target)} ({target.url}); {_certified(each.result)}")
+        lines += [f"load: {load_name(plan)}, seed {plan.seed}; {when(each.result)}", *_described(each)]
+    version = sweeps.sweeps[0].result.version
+    return "\n".join([*lines, *(f"warning: {each}" for each in sweeps.warnings), f"headrace {version}"])

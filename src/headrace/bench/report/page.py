@@ -13,19 +13,20 @@ from string import Template
 
 from headrace.bench.report.board import Board
 from headrace.bench.report.comparison_page import comparison_page
-from headrace.bench.report.description import comparison_headline, headline
+from headrace.bench.report.description import comparison_headline, headline, sweeps_headline
 from headrace.bench.report.markup import joined
 from headrace.bench.report.result_page import result_page
+from headrace.bench.report.sweeps_page import sweeps_page
 from headrace.bench.results.result_file import from_requests, write_whole
 from headrace.bench.results.samples import Samples
-from headrace.bench.results.schema import Comparison, Result
+from headrace.bench.results.schema import Comparison, Document, Result, Sweeps
 from headrace.errors import HeadraceError, InvalidInput
 
 FOLDER = Path(__file__).parent
 
 
-def render(result: Result | Comparison) -> str:
-    """The page of a result or a comparison, one HTML document.
+def render(result: Document) -> str:
+    """The page of a result, of a comparison, or of several sweeps, one HTML document.
 
     Raises:
         InvalidInput: A result has no rounds, or columns of requests that do not fit together.
@@ -36,6 +37,9 @@ def render(result: Result | Comparison) -> str:
         title, version = comparison_headline(result), result.a.version
         sides = (_samples(result.a, "a.rounds"), _samples(result.b, "b.rounds"))
         header, content = comparison_page(result, sides, board)
+    elif isinstance(result, Sweeps):
+        title, version = sweeps_headline(result), result.sweeps[0].result.version
+        header, content = sweeps_page(result, board)
     else:
         title, version = headline(result), result.version
         header, content = result_page(result, _samples(result, "rounds"), board)
@@ -54,7 +58,7 @@ def render(result: Result | Comparison) -> str:
     )
 
 
-def write_report(result: Result | Comparison, path: Path) -> None:
+def write_report(result: Document, path: Path) -> None:
     """Write the page to a file, which appears whole or not at all.
 
     Raises:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from headrace.bench.report.views import within
-from headrace.bench.results.measure import cached_counts
+from headrace.bench.results.measure import cached_counts, user_tokens
 from headrace.bench.results.samples import Floats, Samples
 from headrace.bench.results.schema import Distribution, Estimate, Goodput, Lengths, Summary
 
@@ -42,12 +42,13 @@ def pool(summaries: Sequence[Summary], samples: Sequence[Samples], latencies: Ma
 
     names = dict.fromkeys(key for each in summaries for key in each.rates)
     rates = {key: over(rate(key)) for key in names}
+    latency = {key: _distribution(key, values, summaries) for key, values in latencies.items() if len(values)}
     return Summary(
         window=(0.0, float(seconds.sum())),
         requests=sum(each.requests for each in summaries),
         succeeded=sum(each.succeeded for each in summaries),
         errors=dict(sum((Counter(each.errors) for each in summaries), Counter())),
-        latency={key: _distribution(key, values, summaries) for key, values in latencies.items() if len(values)},
+        latency=latency,
         rates=rates,
         per_device={
             key: sum(each.per_device.get(key, 0.0) * weight for each, weight in zip(summaries, weights, strict=True))
@@ -56,6 +57,7 @@ def pool(summaries: Sequence[Summary], samples: Sequence[Samples], latencies: Ma
         cached_share=_cached_share(summaries, samples),
         goodput=_goodput(summaries, over),
         lengths=_lengths([each.lengths for each in summaries]),
+        user_tokens=user_tokens(latency),
     )
 
 

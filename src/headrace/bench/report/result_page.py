@@ -15,14 +15,16 @@ from headrace.bench.report.pooling import pool
 from headrace.bench.report.sections import ZOOM, contents, copyable, note, plots, section
 from headrace.bench.report.series import CURVE_POINTS
 from headrace.bench.report.timelines import key_of, timeline_figures
-from headrace.bench.report.views import METRICS, lengths, pooled, round_label, shown_rounds
+from headrace.bench.report.trade_off import trade_off_section
+from headrace.bench.report.views import METRICS, has_one_load, lengths, pooled, round_label, shown_rounds
 from headrace.bench.results.samples import Samples
-from headrace.bench.results.schema import Result, Summary
+from headrace.bench.results.schema import Result, Summary, Swept
 from headrace.bench.results.wording import given_percent
 
 SCATTER_POINTS = 2500
 INTERVAL = "95 % confidence interval"
 SECTIONS = {
+    "curve": "Throughput against latency",
     "search": "The rate within the service level",
     "latency": "Latency and throughput",
     "timeline": "Over time",
@@ -50,8 +52,8 @@ class Views:
     """What the page can show of a result's latencies and lengths.
 
     Attributes:
-        rounds: Indexes of the rounds of each view. One view pools all rounds of one load; a search has a view a round,
-            which the selector chooses.
+        rounds: Indexes of the rounds of each view. One view pools all rounds of one load; a search and a sweep have a
+            view a round, which the selector chooses.
         summaries: Of each view.
         spread: What stands for uncertainty in them.
         chosen: The view that stands for the result.
@@ -76,7 +78,7 @@ class Views:
 def views_of(result: Result, samples: Sequence[Samples]) -> Views:
     """The views of a result with at least one round."""
     shown = shown_rounds(result)
-    if result.search is not None:
+    if not has_one_load(result):
         each = [[index] for index in range(len(result.rounds))]
         return Views(each, [found.summary for found in result.rounds], INTERVAL, shown[0])
     summaries = [found.summary for found in result.rounds]
@@ -96,19 +98,21 @@ def result_page(result: Result, samples: Sequence[Samples], board: Board) -> tup
     views = views_of(result, samples)
     labels = [round_label(result, index) for index in range(len(result.rounds))]
     search = None if result.search is None else _search_section(result, board)
+    curve = None if result.sweep is None else trade_off_section(SECTIONS["curve"], [Swept("", result)], board)
     latency = _latency_section(result, samples, views, board)
     chosen = selector(labels, shown_rounds(result)[0], "Show")
     timeline = _timeline_section(result, samples, board)
-    by_round = [latency, chosen, timeline] if search is None else [chosen, latency, timeline]
+    by_round = [latency, chosen, timeline] if has_one_load(result) else [chosen, latency, timeline]
     by_round += [_length_section(result, samples, views, board), _error_section(result, views)]
-    content = [search, tag("div", *by_round), _generator_section(result, labels), _plan_section(result, views)]
+    content = [curve, search, tag("div", *by_round), _generator_section(result, labels), _plan_section(result, views)]
     return _header(result, views, labels), joined(content)
 
 
 def _header(result: Result, views: Views, labels: Sequence[str]) -> Html:
     shown, found = views.shown, found_rate(result)
     level = "" if shown.goodput is None else f" Service level (SLO): {unbroken(service_level(shown.goodput.slo))}."
-    of = f"Of {labels[views.chosen].lower()}: " if found else ""
+    of = "" if has_one_load(result) else f"Of {labels[views.chosen].lower()}: "
+    absent = {name for name, part in (("search", result.search), ("curve", result.sweep)) if part is None}
     return tag(
         "header",
         tag("p", f"headrace bench serve, {when(result)}", class_="when"),
@@ -118,7 +122,7 @@ def _header(result: Result, views: Views, labels: Sequence[str]) -> Html:
         None if found is None else tag("div", tag("p", tag("strong", found)), class_="notice"),
         account.tiles(shown),
         note(f"{of}{'b' if of else 'B'}elow each figure its {views.spread}; “?” is an end that too few requests tell."),
-        contents({name: title for name, title in SECTIONS.items() if name != "search" or result.search is not None}),
+        contents({name: title for name, title in SECTIONS.items() if name not in absent}),
     )
 
 

@@ -13,7 +13,7 @@ from headrace.bench.results.latency import latencies
 from headrace.bench.results.measure import Window, prompt_tokens
 from headrace.bench.results.samples import Floats, Ints, Samples
 from headrace.bench.results.schema import Comparison, Plan, Result, Round, Target
-from headrace.bench.results.wording import LATENCIES, given
+from headrace.bench.results.wording import LATENCIES, given, load_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +60,19 @@ ARRIVALS = {
 }
 
 
+def has_one_load(result: Result) -> bool:
+    """Whether all rounds ran under one load; those of a search and of a sweep did not."""
+    return result.search is None and result.sweep is None
+
+
 def shown_rounds(result: Result) -> list[int]:
     """Indexes of the rounds that stand for the result: all of them, but of a search the one that it found.
 
     Rounds of a search run at different rates, so that pooling them would describe no load at all. Where no rate met
-    the service level, the lowest that was tried stands for it.
+    the service level, the lowest that was tried stands for it. Of a sweep it is the highest load.
     """
+    if result.sweep is not None:
+        return [len(result.rounds) - 1]
     search = result.search
     if search is None or not search.points:
         return list(range(len(result.rounds)))
@@ -98,9 +105,11 @@ def lengths(samples: Sequence[Samples], windows: Sequence[tuple[float, float]]) 
 
 
 def round_label(result: Result, index: int) -> str:
-    """Such as ``Round 2 of 3 (4 requests/s)``."""
-    rate = result.rounds[index].rate
-    asked = "" if rate is None else f" ({given(rate)} requests/s)"
+    """Such as ``Round 2 of 3 (4 requests/s)``, of a sweep ``Round 2 of 3 (8 at a time)``."""
+    rate, sweep = result.rounds[index].rate, result.sweep
+    asked = "" if rate is None else f" ({load_size('rate', rate)})"
+    if sweep is not None:
+        asked = f" ({load_size(sweep.over, sweep.loads[index])})"
     return f"Round {index + 1} of {len(result.rounds)}{asked}"
 
 

@@ -50,13 +50,15 @@ def compare(a: Result, b: Result) -> Comparison:
     with a warning where only one server has it; so is one that is 0, for it has no ratio.
 
     Raises:
-        InvalidInput: One is a search for a rate and the other is not.
+        InvalidInput: One is a search for a rate and the other is not, or one is a sweep.
     """
+    if a.sweep is not None or b.sweep is not None:
+        raise InvalidInput("one of the results is a sweep over loads; a sweep is compared with other sweeps only")
     if (a.search is None) != (b.search is None):
         raise InvalidInput(
             "one of the results is a search for the highest rate and the other is not; compare like with like"
         )
-    warnings = _differences(a, b)
+    warnings = differences(a, b)
     ratios: list[Ratio] = []
     first, second = a.rounds, b.rounds
     if a.search is not None and b.search is not None:
@@ -66,7 +68,7 @@ def compare(a: Result, b: Result) -> Comparison:
         if common is None:
             warnings.append("There is no rate that both kept: the figures of no round are compared")
     if first:
-        warnings += [*_answer_lengths(first, second), *_troubles("first", first), *_troubles("second", second)]
+        warnings += [*answer_lengths(first, second), *troubles("the first", first), *troubles("the second", second)]
         ratios += _ratios(first, second, warnings)
     return Comparison(
         schema=COMPARISON_SCHEMA,
@@ -200,7 +202,7 @@ def _kept(search: Search) -> dict[float, int]:
     return {point.rate: point.round for point in search.points if point.met and point.rate <= most}
 
 
-def _differences(a: Result, b: Result) -> list[str]:
+def differences(a: Result, b: Result) -> list[str]:
     """What was asked of one otherwise than of the other, of what both can be asked."""
     first, second = _asked(a), _asked(b)
     pairs = {words: (value, second[words]) for words, value in first.items() if words in second}
@@ -225,7 +227,9 @@ def _asked(result: Result) -> dict[str, object]:
         "number of devices": plan.devices,
         "service level": _level(result.rounds),
     }
-    if plan.arrivals != "closed":  # a closed loop asks a faster server more
+    if result.sweep is not None:  # what each load asks for differs, and the curves need not have the same loads
+        asked.pop(f"arrivals' {result.sweep.over}", None)
+    elif plan.arrivals != "closed":  # a closed loop asks a faster server more
         asked["number of requests"] = plan.requests
         asked["number of requests left out"] = plan.skipped
     if result.search is not None:
@@ -245,7 +249,8 @@ def _shown(value: object) -> str:
     return text if len(text) <= 80 else f"{text[:79]}…"
 
 
-def _answer_lengths(first: Sequence[Round], second: Sequence[Round]) -> list[str]:
+def answer_lengths(first: Sequence[Round], second: Sequence[Round]) -> list[str]:
+    """Whether the servers gave answers of other lengths, at most one sentence."""
     a, b = (_mean_answer([each.summary for each in rounds]) for rounds in (first, second))
     if a is None or b is None or abs(a - b) <= SAME_LENGTH * max(a, b):
         return []
@@ -257,18 +262,18 @@ def _mean_answer(summaries: Sequence[Summary]) -> float | None:
     return sum(each.lengths.output_tokens for each in summaries) / counted if counted > 0 else None
 
 
-def _troubles(name: str, rounds: Sequence[Round]) -> list[str]:
+def troubles(name: str, rounds: Sequence[Round]) -> list[str]:
     """Why the figures of a side may not be its server's."""
     found = []
     uncertified = [each for each in rounds if not each.certificate.certified]
     if uncertified:
         reason = next((reason for each in uncertified for reason in each.certificate.reasons), "no reason given")
-        found.append(f"{len(uncertified)} of {len(rounds)} rounds of the {name} are not certified: {reason}")
+        found.append(f"{len(uncertified)} of {len(rounds)} rounds of {name} are not certified: {reason}")
     summaries: list[Summary] = [each.summary for each in rounds]
     failed = sum(sum(each.errors.values()) for each in summaries)
     if failed:
         total = sum(each.requests for each in summaries)
-        found.append(f"{failed} of {total} requests to the {name} failed: latencies are of those that did not")
+        found.append(f"{failed} of {total} requests to {name} failed: latencies are of those that did not")
     for count, what in (
         (sum(each.lengths.output_differs for each in summaries), "had an answer of another length than was asked for"),
         (
@@ -277,5 +282,5 @@ def _troubles(name: str, rounds: Sequence[Round]) -> list[str]:
         ),
     ):
         if count:
-            found.append(f"{count} of {sum(each.succeeded for each in summaries)} requests to the {name} {what}")
+            found.append(f"{count} of {sum(each.succeeded for each in summaries)} requests to {name} {what}")
     return found

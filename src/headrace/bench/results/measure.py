@@ -18,6 +18,7 @@ from headrace.bench.results.statistics import describe, rate, share
 from headrace.errors import InvalidInput
 
 UNFINISHED = "unfinished"
+LEAST_SECONDS = 1e-9  # between tokens: less is rounding, not speed
 ONE_MOMENT = 0.01  # of a round: requests that are all due this early are due at once
 
 _PERCENT = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*%")
@@ -116,17 +117,19 @@ def summarize(samples: Samples, within: Window, slo: Mapping[str, float] | None 
     due = within.holds(samples.due)
     answered = due & samples.succeeded
     rates = _rates(samples, within)
+    latency = _latency(latencies(samples), answered)
     return Summary(
         window=(within.begin, within.close),
         requests=int(due.sum()),
         succeeded=int(answered.sum()),
         errors=_errors(samples, due & ~answered),
-        latency=_latency(latencies(samples), answered),
+        latency=latency,
         rates=rates,
         per_device={name: found.value / devices for name, found in rates.items()},
         cached_share=_cached_share(samples, answered),
         goodput=None if slo is None else _goodput(samples, within, due, slo),
         lengths=_lengths(samples, answered),
+        user_tokens=user_tokens(latency),
     )
 
 
@@ -144,6 +147,16 @@ def _latency(found: Latencies, rows: npt.NDArray[np.bool_]) -> dict[str, Distrib
             values: Floats = getattr(found, name)[rows]
             described[name] = describe(values[~np.isnan(values)])
     return {name: distribution for name, distribution in described.items() if distribution is not None}
+
+
+def user_tokens(latency: Mapping[str, Distribution]) -> Estimate | None:
+    """Output tokens a second that a user sees: 1 / p50 of ``tpot``; None where that is not known or 0."""
+    tpot = latency.get("tpot")
+    middle = None if tpot is None else tpot.percentiles.get("p50")
+    if middle is None or middle.value < LEAST_SECONDS:
+        return None
+    low, high = (None if end is None or end < LEAST_SECONDS else 1 / end for end in (middle.high, middle.low))
+    return Estimate(1 / middle.value, low, high)
 
 
 def _rates(samples: Samples, within: Window) -> dict[str, Estimate]:

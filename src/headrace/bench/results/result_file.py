@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -15,14 +15,29 @@ import numpy as np
 
 from headrace.bench.results.latency import check_samples
 from headrace.bench.results.samples import UNKNOWN, Floats, Ints, Samples
-from headrace.bench.results.schema import COMPARISON_SCHEMA, RESULT_SCHEMA, Comparison, Requests, Result, Round
+from headrace.bench.results.schema import (
+    COMPARISON_SCHEMA,
+    RESULT_SCHEMA,
+    SWEEPS_SCHEMA,
+    Comparison,
+    Document,
+    Requests,
+    Result,
+    Round,
+    Sweep,
+    Sweeps,
+    results_of,
+)
 from headrace.errors import InvalidInput
 
 MICROSECONDS = 1e6
 MOST_SECONDS = 1e9  # moments that this format can hold
 MOST_TOKENS = 2**53
 
-_Document = TypeVar("_Document", Result, Comparison)
+_Document = TypeVar("_Document", Result, Comparison, Sweeps)
+# What a file holds, by its schema, and the command that writes it.
+_NOUNS = {RESULT_SCHEMA: "a result", COMPARISON_SCHEMA: "a comparison", SWEEPS_SCHEMA: "a comparison of sweeps"}
+_WRITERS = {RESULT_SCHEMA: "bench serve", COMPARISON_SCHEMA: "bench compare", SWEEPS_SCHEMA: "bench compare"}
 
 
 def to_requests(samples: Samples) -> Requests:
@@ -133,12 +148,12 @@ def _is_fit(value: object) -> bool:
     return isinstance(value, float) and abs(value) <= MOST_SECONDS
 
 
-def encode(document: Result | Comparison) -> bytes:
+def encode(document: Document) -> bytes:
     """The JSON of a result or a comparison."""
     return msgspec.json.encode(document) + b"\n"
 
 
-def save(document: Result | Comparison, path: str | os.PathLike[str]) -> None:
+def save(document: Document, path: str | os.PathLike[str]) -> None:
     """Write a result or a comparison; the file appears whole, or not at all.
 
     Raises:
@@ -180,16 +195,24 @@ def load_result(path: str | os.PathLike[str]) -> Result:
             it holds cannot be; the message names the file, what is wrong, and where.
     """
     result = _load(path, RESULT_SCHEMA, Result)
-    _checked(path, lambda: _check_result(result))
+    _checked(path, result)
     return result
 
 
 def load_comparison(path: str | os.PathLike[str]) -> Comparison:
     """Read a comparison; errors as of ``load_result``."""
-    comparison = _load(path, COMPARISON_SCHEMA, Comparison)
-    for side in (comparison.a, comparison.b):
-        _checked(path, lambda side=side: _check_result(side))  # type: ignore[misc]
-    return comparison
+    return _load_several(path, COMPARISON_SCHEMA, Comparison)
+
+
+def load_sweeps(path: str | os.PathLike[str]) -> Sweeps:
+    """Read sweeps that were compared; errors as of ``load_result``."""
+    return _load_several(path, SWEEPS_SCHEMA, Sweeps)
+
+
+def _load_several(path: str | os.PathLike[str], schema: str, kind: type[_Document]) -> _Document:
+    found = _load(path, schema, kind)
+    _checked(path, found)
+    return found
 
 
 class _Head(msgspec.Struct):
@@ -208,30 +231,27 @@ def _load(path: str | os.PathLike[str], schema: str, kind: type[_Document]) -> _
         if head.schema == schema:
             return msgspec.json.decode(data, type=kind)
     except msgspec.ValidationError as error:
-        raise InvalidInput(f"{path} is not what {_noun(schema)} holds: {error}") from error
+        raise InvalidInput(f"{path} is not what {_NOUNS[schema]} holds: {error}") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidInput(f"{path} is not JSON: {error}") from error
     raise InvalidInput(f"{path} {_mismatch(head.schema, schema)}")
 
 
-def _noun(schema: str) -> str:
-    return "a result" if schema == RESULT_SCHEMA else "a comparison"
-
-
 def _mismatch(found: str, wanted: str) -> str:
-    if found in {RESULT_SCHEMA, COMPARISON_SCHEMA}:
-        command = "bench serve" if wanted == RESULT_SCHEMA else "bench compare"
-        return f"holds {_noun(found)}, where {_noun(wanted)} is needed; give a file that {command} --json wrote"
+    if found in _NOUNS:
+        needed = f"where {_NOUNS[wanted]} is needed; give a file that {_WRITERS[wanted]} --json wrote"
+        return f"holds {_NOUNS[found]}, {needed}"
     if found.rpartition("/")[0] == wanted.rpartition("/")[0]:
         return (
             f"has the schema {found[:60]!r}, and this version of headrace reads {wanted!r}; use the one that wrote it"
         )
-    return f"has the schema {found[:60]!r}, which is not {_noun(wanted)} of headrace bench"
+    return f"has the schema {found[:60]!r}, which is not {_NOUNS[wanted]} of headrace bench"
 
 
-def _checked(path: str | os.PathLike[str], check: Callable[[], None]) -> None:
+def _checked(path: str | os.PathLike[str], document: Document) -> None:
     try:
-        check()
+        for result in results_of(document):
+            _check_result(result)
     except InvalidInput as error:
         raise InvalidInput(f"{path} holds what cannot be: {error}") from error
 
@@ -254,6 +274,16 @@ def _check_result(result: Result) -> None:
             raise InvalidInput("is the number of no round", field=f"search.points[{number}].round")
         if point.rate <= 0:
             raise InvalidInput("must be above 0", field=f"search.points[{number}].rate")
+    if result.sweep is not None:
+        _check_sweep(result.sweep, len(result.rounds))
+
+
+def _check_sweep(sweep: Sweep, rounds: int) -> None:
+    loads = sweep.loads
+    if len(loads) != rounds:
+        raise InvalidInput(f"has {len(loads)} values, where there are {rounds} rounds", field="sweep.loads")
+    if not all(0 < load <= MOST_TOKENS for load in loads) or any(low >= high for low, high in pairwise(loads)):
+        raise InvalidInput("must be above 0 and ascend", field="sweep.loads")
 
 
 def _check_round(each: Round) -> None:

@@ -12,6 +12,10 @@ import msgspec
 
 RESULT_SCHEMA = "headrace.bench.serve/1"
 COMPARISON_SCHEMA = "headrace.bench.compare/1"
+SWEEPS_SCHEMA = "headrace.bench.sweeps/1"
+
+
+Over = Literal["concurrency", "rate"]  # what makes the load of a sweep
 
 
 class Estimate(msgspec.Struct, frozen=True):
@@ -85,6 +89,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         cached_share: Cached tokens by prompt tokens; null where the server does not tell them.
         goodput: Where a service level was given.
         lengths: Planned beside counted.
+        user_tokens: Output tokens a second that a user sees, 1 / p50 of ``tpot``; null where that is not known or 0.
     """
 
     window: tuple[float, float]
@@ -97,6 +102,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     cached_share: float | None
     goodput: Goodput | None
     lengths: Lengths
+    user_tokens: Estimate | None = None
 
 
 class Lag(msgspec.Struct, frozen=True):
@@ -272,6 +278,18 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
     points: list[Point]
 
 
+class Sweep(msgspec.Struct, frozen=True, kw_only=True):
+    """One load after the other, each for a round.
+
+    Attributes:
+        over: What makes the load: ``concurrency``, sessions at a time, or ``rate``, requests a second.
+        loads: Of each round, ascending.
+    """
+
+    over: Over
+    loads: list[float]
+
+
 class Result(msgspec.Struct, frozen=True, kw_only=True):
     """All that was measured of one server.
 
@@ -283,6 +301,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         plan: The load.
         rounds: At least one.
         search: With ``--find-max-rate``; its rounds are the trials.
+        sweep: With several loads; each is a round.
     """
 
     schema: str
@@ -292,6 +311,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     plan: Plan
     rounds: list[Round]
     search: Search | None = None
+    sweep: Sweep | None = None
 
 
 class Ratio(msgspec.Struct, frozen=True, kw_only=True):
@@ -332,3 +352,38 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     ratios: list[Ratio]
     a: Result
     b: Result
+
+
+class Swept(msgspec.Struct, frozen=True):
+    """One of several sweeps: what to call it, and the result."""
+
+    name: str
+    result: Result
+
+
+class Sweeps(msgspec.Struct, frozen=True, kw_only=True):
+    """Sweeps beside each other: one server's settings, or several servers.
+
+    Attributes:
+        schema: ``SWEEPS_SCHEMA``.
+        warnings: Why they may not be comparable.
+        sweeps: At least two.
+    """
+
+    schema: str
+    warnings: list[str]
+    sweeps: list[Swept]
+
+
+Document = Result | Comparison | Sweeps
+
+
+def results_of(document: Document) -> list[Result]:
+    """The results that a document holds."""
+    match document:
+        case Result():
+            return [document]
+        case Comparison():
+            return [document.a, document.b]
+        case Sweeps():
+            return [each.result for each in document.sweeps]

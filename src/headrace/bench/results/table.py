@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from headrace.bench.results.schema import Comparison, Estimate, Ratio, Result, Round, Search, Summary
+from headrace.bench.results.schema import Comparison, Estimate, Over, Ratio, Result, Round, Search, Summary, Swept
+from headrace.bench.results.sweeps import holds_start, loads_of
 from headrace.bench.results.wording import (
     LATENCIES,
+    LOADS,
     NOT_KNOWN,
     OPEN_END,
     RATES,
@@ -25,6 +28,7 @@ from headrace.bench.results.wording import (
 )
 
 BEHIND = 0.8  # completed by due, below which a queue grows
+HELD_START = "too short"
 GROUPED = 1.05  # tokens an event from which on gaps are not those of tokens
 
 
@@ -73,6 +77,9 @@ def count_rows(summary: Summary, devices: int = 1) -> list[Row]:
             rows.append(Row(name, per_second(each.value), interval(each, "number")))
             if devices > 1:
                 rows.append(Row("  by device", per_second(summary.per_device[key])))
+    if summary.user_tokens is not None:
+        each = summary.user_tokens
+        rows.append(Row("Output tokens a user", per_second(each.value), interval(each, "number")))
     if summary.cached_share is not None:
         rows.append(Row("Cached share", percent(summary.cached_share)))
     if summary.goodput is not None:
@@ -134,6 +141,44 @@ def trial_rows(result: Result) -> list[tuple[str, ...]]:
             )
         )
     return rows
+
+
+def sweep_table(sweeps: Sequence[Swept]) -> tuple[list[str], list[list[str]]]:
+    """Heading and rows of sweeps of one kind, by load and then in the order given.
+
+    Columns are: load, name (of several), output tokens a second of all and of a user, p50 and p99 of TTFT and ITL, the
+    share within the service level (if there is one), and what is wrong with the round.
+    """
+    points = [(load, each.name, over, found) for each in sweeps for over, load, found in loads_of(each.result)]
+    points.sort(key=lambda point: point[0])
+    sweep = sweeps[0].result.sweep
+    several, bound = len(sweeps) > 1, any(found.summary.goodput is not None for *_, found in points)
+    which = [(latency, percentile) for latency in ("ttft", "itl") for percentile in ("p50", "p99")]
+    head = ["" if sweep is None else LOADS[sweep.over], *([""] if several else []), "output tokens/s", "a user"]
+    head += [f"{LATENCIES[latency]} {percentile}" for latency, percentile in which]
+    head += [*(["met SLO"] if bound else []), ""]
+    rows = []
+    for load, name, over, found in points:
+        summary = found.summary
+        goodput = summary.goodput
+        share = NOT_KNOWN if goodput is None else percent(goodput.share.value)
+        row = [given(load), *([name] if several else [])]
+        row += [_rate(summary.rates.get("output_tokens")), _rate(summary.user_tokens)]
+        row += [_percentile(summary, *each) for each in which]
+        rows.append([*row, *([share] if bound else []), _doubts(over, load, found)])
+    return head, rows
+
+
+def _rate(estimate: Estimate | None) -> str:
+    return NOT_KNOWN if estimate is None else digits(estimate.value)
+
+
+def _doubts(over: Over, load: float, found: Round) -> str:
+    """Why not to believe a round at first sight."""
+    failed = found.summary.requests - found.summary.succeeded
+    parts = [f"{failed} of {found.summary.requests} failed"] if failed else []
+    parts += [HELD_START] if holds_start(over, load, found) else []
+    return ", ".join(parts if found.certificate.certified else [*parts, "not certified"])
 
 
 def _percentile(summary: Summary, latency: str, which: str) -> str:

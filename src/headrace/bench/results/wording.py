@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
-from headrace.bench.results.schema import Estimate, Ratio
+from headrace.bench.results.schema import Estimate, Over, Ratio
 
 Unit = Literal["seconds", "share", "ratio", "number"]
 
@@ -24,6 +24,7 @@ RATES = {
     "total_tokens": "All tokens",
     "cached_tokens": "Cached tokens",
 }
+LOADS = {"concurrency": "concurrency", "rate": "requests/s"}
 _MEASURES = {
     "goodput.share": "Goodput",
     "goodput.rate": "Goodput, requests/s",
@@ -87,6 +88,11 @@ def given_percent(share: float) -> str:
 def per_second(value: float) -> str:
     """Such as ``12.3/s``."""
     return f"{digits(value)}/s"
+
+
+def load_size(over: Over, load: float) -> str:
+    """A load of a sweep, such as ``8 at a time``, ``4 requests/s``."""
+    return f"{given(load)} at a time" if over == "concurrency" else f"{given(load)} requests/s"
 
 
 def ratio(value: float) -> str:
