@@ -28,7 +28,8 @@ def aims(objective: Objective, gap_seconds: float) -> Aims:
 
     - ``throughput``: long steps; many prompt tokens share the reading of the weights.
     - ``latency``: steps of at most half the gap that is allowed between tokens, so that gaps are even.
-    - ``slo``: steps as long as the gap allows; prompts in the order of their deadlines, lost ones last.
+    - ``slo``: steps nearly as long as the gap allows, for their length is an estimate; prompts in the order of their
+      deadlines, lost ones last.
 
     Args:
         objective: Which one.
@@ -38,4 +39,4 @@ def aims(objective: Objective, gap_seconds: float) -> Aims:
         return Aims(0.5, "fcfs")
     if objective == "latency":
         return Aims(gap_seconds / 2, "fcfs")
-    return Aims(gap_seconds, "slo")
+    return Aims(0.8 * gap_seconds, "slo")
