@@ -69,7 +69,9 @@ class StepCosts(msgspec.Struct, frozen=True):
 
 
 class AsideExecutor:
-    """A forward pass of a fixed time on a thread that sleeps; draws always the same token.
+    """A device aside: a batch takes a fixed time from when it was submitted or the one before it ended.
+
+    A thread sleeps in its place. It draws always the same token.
 
     Args:
         seconds: The time; 0: none, and no thread.
@@ -78,7 +80,7 @@ class AsideExecutor:
     def __init__(self, seconds: float) -> None:
         self.ahead = int(seconds > 0)
         self._seconds = seconds
-        self._todo: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
+        self._todo: queue.SimpleQueue[tuple[float, Batch] | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[StepOutput] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, daemon=True)
         if seconds:
@@ -87,7 +89,7 @@ class AsideExecutor:
     def submit(self, batch: Batch) -> Ticket:
         """Take a batch."""
         if self._seconds:
-            self._todo.put(batch)
+            self._todo.put((time.perf_counter(), batch))
         else:
             self._done.put(_drawn(batch, 0.0))
         return Ticket(batch.step)
@@ -103,10 +105,12 @@ class AsideExecutor:
             self._thread.join()
 
     def _work(self) -> None:
-        while (batch := self._todo.get()) is not None:
-            begun = time.perf_counter()
-            time.sleep(self._seconds)
-            self._done.put(_drawn(batch, time.perf_counter() - begun))
+        ended = 0.0
+        while (work := self._todo.get()) is not None:
+            submitted, batch = work
+            ended = max(submitted, ended) + self._seconds
+            time.sleep(max(0.0, ended - time.perf_counter()))
+            self._done.put(_drawn(batch, self._seconds))
 
 
 def _drawn(batch: Batch, seconds: float) -> StepOutput:
