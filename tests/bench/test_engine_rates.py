@@ -7,7 +7,8 @@ from typer.testing import CliRunner
 from headrace.bench.engine import KEYS, Bench, bench_engine, measure
 from headrace.cli.app import app
 from headrace.errors import CheckpointError, EngineError, InvalidInput
-from headrace.fleet.assembly import EngineOptions, build_engine
+from headrace.fleet.assembly import build_engine
+from headrace.fleet.options import EngineOptions
 
 
 @pytest.fixture(scope="module")

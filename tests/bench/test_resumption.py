@@ -3,7 +3,7 @@
 from tiny_folder import save_tiny
 
 from headrace.bench.resumption import first_tokens
-from headrace.fleet.assembly import EXECUTOR_VARIABLE
+from headrace.fleet.options import EXECUTOR_VARIABLE
 
 
 def test_every_tier_is_used(tmp_path, monkeypatch):

@@ -3,7 +3,7 @@
 import pytest
 
 from headrace.errors import InvalidInput
-from headrace.fleet.assembly import EngineOptions
+from headrace.fleet.options import EngineOptions
 
 
 @pytest.mark.parametrize(

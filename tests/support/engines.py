@@ -7,7 +7,8 @@ import torch
 
 from headrace.engine.messages import Generate
 from headrace.engine.sampling_params import SamplingParams
-from headrace.fleet.assembly import EngineOptions, build_engine
+from headrace.fleet.assembly import build_engine
+from headrace.fleet.options import EngineOptions
 
 DEFAULTS: dict = {}  # options of every engine, for tests that run on several executors
 GREEDY = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True)

@@ -18,7 +18,8 @@ from headrace.engine.engine import Engine
 from headrace.engine.messages import Generate, ReplicaInfo, TokenDelta
 from headrace.engine.sampling_params import SamplingParams
 from headrace.errors import EngineError, InvalidInput
-from headrace.fleet.assembly import EngineOptions, build_engine
+from headrace.fleet.assembly import build_engine
+from headrace.fleet.options import EngineOptions
 from headrace.models.opening import open_checkpoint
 from headrace.models.registry import load_spec
 from headrace.quant.recipes import DEFAULT as DEFAULT_RECIPE

@@ -24,7 +24,8 @@ from headrace.engine.messages import Generate
 from headrace.engine.report import pack
 from headrace.engine.sampling_params import SamplingParams
 from headrace.engine.scheduler import SchedulerLimits
-from headrace.fleet.assembly import EngineOptions, build_engine
+from headrace.fleet.assembly import build_engine
+from headrace.fleet.options import EngineOptions
 from headrace.memory.page_form import PageForm
 from headrace.memory.state_memory import MemoryGroup, StateMemory
 from headrace.models.spec import ModelSpec

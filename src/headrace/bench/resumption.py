@@ -13,7 +13,8 @@ from headrace.engine.engine import Engine
 from headrace.engine.messages import Generate
 from headrace.engine.sampling_params import SamplingParams
 from headrace.errors import EngineError
-from headrace.fleet.assembly import EngineOptions, build_engine
+from headrace.fleet.assembly import build_engine
+from headrace.fleet.options import EngineOptions
 
 EVERYTHING = 1 << 62  # bytes
 FIRST_TOKEN = 10

@@ -134,8 +134,8 @@ def serve(
     """Serve a model over HTTP: OpenAI's API, metrics, and documentation at /docs."""
     # Imported late, so that `headrace --help` does not wait for a web server.
     from headrace.cli.progress import pull_progress
-    from headrace.fleet.assembly import EngineOptions
     from headrace.fleet.launcher import ReplicaLauncher
+    from headrace.fleet.options import EngineOptions
     from headrace.gateway.app import build_services
     from headrace.gateway.config import GatewayConfig
     from headrace.gateway.server import serve as serve_forever

@@ -8,7 +8,7 @@ import sys
 
 import msgspec
 
-from headrace.fleet.assembly import EngineOptions
+from headrace.fleet.options import EngineOptions
 from headrace.logs import LogFormat
 
 

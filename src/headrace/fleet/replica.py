@@ -37,7 +37,8 @@ from headrace.engine.messages import (
 )
 from headrace.engine.report import pack
 from headrace.errors import HeadraceError
-from headrace.fleet.assembly import EngineOptions, build_engine
+from headrace.fleet.assembly import build_engine
+from headrace.fleet.options import EngineOptions
 from headrace.fleet.step_log import StepLog
 from headrace.logs import set_up_logs
 from headrace.models.opening import open_checkpoint

@@ -10,7 +10,8 @@ from typing import Any, Literal
 from headrace.engine.messages import ReplicaInfo
 from headrace.engine.sampling_params import SamplingParams
 from headrace.errors import EngineError, InvalidInput
-from headrace.fleet.assembly import EngineOptions, ExecutorName, build_engine, default_executor
+from headrace.fleet.assembly import build_engine
+from headrace.fleet.options import EngineOptions, ExecutorName, default_executor
 from headrace.llm.collect import RequestCollector
 from headrace.llm.driver import EngineDriver
 from headrace.llm.inputs import Job, JobMaker, Message, PromptInput
