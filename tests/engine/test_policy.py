@@ -7,8 +7,10 @@ from hypothesis import strategies as st
 
 from headrace.engine import policy
 from headrace.engine.cost import StepCost
+from headrace.engine.plan import Plan, finish
 from headrace.engine.sampling_params import SamplingParams
 from headrace.errors import InvalidInput
+from headrace.runtime.batch import PageWrite
 
 
 def budget(estimate, **kwargs):
@@ -121,3 +123,10 @@ def test_bad_sampling_parameters_name_their_field(values, field):
 def test_a_lone_stop_string_and_lists_are_taken():
     params = SamplingParams(stop="x", stop_token_ids=[1, 2])
     assert (params.stop, params.stop_token_ids) == (("x",), (1, 2))
+
+
+def test_a_batch_without_rows_carries_what_became_of_pages():
+    write = PageWrite(1, 0, np.array([3], np.int32))
+    planned = finish(7, Plan(pages=[(object(), write)]), ())
+    assert planned.batch.pages == (write,)
+    assert (planned.batch.rows, planned.rows) == (0, [])

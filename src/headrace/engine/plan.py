@@ -55,9 +55,9 @@ def finish(step: int, plan: Plan, commands: tuple[PageCommand, ...]) -> Planned:
         plan: What it consists of; without rows it only carries commands.
         commands: What becomes of pages.
     """
-    if not plan.counts:
-        return Planned(bare_batch(step, commands), [], 0)
     pages = tuple([write for _, write in plan.pages])
+    if not plan.counts:
+        return Planned(bare_batch(step, commands, pages), [], 0)
     rows = [(s, s.stay) for s in plan.counts]
     if not any(s.fresh_slot for s in plan.counts):  # in all slots a token was drawn, or is being drawn
         starts = [s.computed for s in plan.counts]

@@ -179,9 +179,9 @@ def _decode_shape(rows: int) -> tuple[IntArray, IntArray, npt.NDArray[np.bool_]]
     return shape
 
 
-def bare_batch(step: int, commands: tuple[PageCommand, ...]) -> Batch:
+def bare_batch(step: int, commands: tuple[PageCommand, ...], pages: tuple[PageWrite, ...] = ()) -> Batch:
     """A batch without rows, for commands that must not wait for rows to compute."""
-    return dataclasses.replace(decode_batch(step, commands, (), [], []), decode=False)
+    return dataclasses.replace(decode_batch(step, commands, pages, [], []), decode=False)
 
 
 def empty_output(step: int) -> StepOutput:
