@@ -121,9 +121,10 @@ class Scheduler:
             self._plan_trial(plan, self._trials.suspect)
         else:
             self._plan_all(plan)
-        if not plan.counts and not self.tiers.needs_batch:
+        if not plan.counts:
             self._exchanged = plan.pages
-            return None
+            if not self.tiers.needs_batch:
+                return None
         planned = finish(step, plan, self.memory.commands())
         self.tiers.planned(step)
         for sequence, count in plan.counts.items():
