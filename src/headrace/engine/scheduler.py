@@ -87,7 +87,7 @@ class Scheduler:
 
         Args:
             sequence: Which one.
-            sound: Its full pages may stay cached; else nothing that it has computed may be found again.
+            sound: Its full pages may stay cached; else nothing of its tokens may be found again.
         """
         if sequence.slot == NO_SLOT:
             self.waiting.remove(sequence)
@@ -153,7 +153,8 @@ class Scheduler:
             self._requeue(sequence)
 
     def _forget(self, sequence: Sequence) -> None:
-        what = sequence.root, sequence.tokens[: sequence.known], sequence.cached_tokens or 0
+        # What it found in the tree as well: that may be of one that failed, shared again by who had taken it meanwhile.
+        what = sequence.root, sequence.tokens[: sequence.known], 0
         self.tiers.forget(*what)
         self.memory.forget(*what)
 
