@@ -100,8 +100,8 @@ class Scheduler:
         sequence.finished = True
 
     def late(self, now: float) -> list[Sequence]:
-        """Those that have waited beyond their deadline."""
-        return [s for s in self.waiting if s.deadline < now and s.first_scheduled is None]
+        """Those whose request has waited beyond its deadline: what counts is its first sample."""
+        return [s for s in self.waiting if s.deadline < now and (s.leader or s).first_scheduled is None]
 
     @property
     def prefill_tokens(self) -> int:
