@@ -1,8 +1,10 @@
 """What is planned ahead of execution, in the corners that a random mix seldom reaches."""
 
 import dataclasses
+import types
 
 import numpy as np
+import pytest
 from byte_executor import VOCAB, ByteExecutor, expected
 from engines import collect, request
 
@@ -35,6 +37,12 @@ class OneFault:
             raise RuntimeError("an accident")
 
 
+class EverWaiting(Tiers):
+    """Has a transfer that does not end."""
+
+    waiting = 1
+
+
 class SpreadingNaN(ByteExecutor):
     """The first prompt's state comes out as no number, once; who sees such state computes more of it, and no token."""
 
@@ -62,10 +70,10 @@ class SpreadingNaN(ByteExecutor):
         return found
 
 
-def small_engine(fault=lambda batch, tokens: None, tiers=Tiers, slots=4, kind=ByteExecutor):
+def small_engine(fault=lambda batch, tokens: None, tiers=Tiers, slots=4, kind=ByteExecutor, ahead=1):
     groups = [MemoryGroup(True, PageForm.of(1, [(1, 8), (2, 4)]).in_slabs(144))]
     memory = StateMemory(groups, nbytes=40 * 144, page_tokens=PAGE, poison=True)
-    executor = kind(memory, slots, 60, ahead=1, fault=fault)
+    executor = kind(memory, slots, 60, ahead=ahead, fault=fault)
     spec = ModelSpec("m", "none", VOCAB, 1, 60, (), (), 0)
     limits = SchedulerLimits(slots, 32, None)
     return groups, Engine(
@@ -103,3 +111,20 @@ def test_broken_state_is_not_cached_again_by_who_had_taken_it():
         engine.add(request(number, prompt, params))
     assert [results[number, 0].finish.reason for number in (0, 1, 2)] == ["error", "error", "length"]
     assert results[2, 0].tokens == expected(groups, prompt, 4)
+
+
+@pytest.mark.parametrize(("tiers", "ahead", "count"), [(EverWaiting, 1, 4), (Tiers, 0, 9)])
+def test_a_step_takes_no_longer_for_what_was_idle_before_it(monkeypatch, tiers, ahead, count):
+    clock = types.SimpleNamespace(now=0.0)
+    monkeypatch.setattr("headrace.engine.engine.time", types.SimpleNamespace(monotonic=lambda: clock.now))
+    _, engine = small_engine(tiers=tiers, ahead=ahead)
+    engine.add(request(0, [1], SamplingParams(temperature=0, max_tokens=count)))
+    for _ in range(8):
+        clock.now += 1.0
+        engine.step()
+    engine.abort([0])
+    clock.now += 1000.0
+    engine.add(request(1, [2], SamplingParams(temperature=0, max_tokens=1)))
+    while engine.stats().running or engine.stats().waiting:
+        engine.step()
+    assert engine.stats().step_seconds < 10
