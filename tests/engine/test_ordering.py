@@ -153,6 +153,18 @@ def test_who_waits_beyond_its_deadline_is_told_so():
     assert len(results[0, 0].tokens) == 40
 
 
+def test_a_request_whose_first_sample_was_in_time_is_served_whole():
+    engine, results = engine_with(slots=1), {}
+    samples = SamplingParams(temperature=0, max_tokens=4, n=3)
+    collect(engine, results, engine.add(request(0, text(0), samples, deadline=time.monotonic() + 1e4)))
+    collect(engine, results, engine.step())
+    for sequence in engine.scheduler.waiting:
+        sequence.deadline = 0.0
+    while engine.has_work:
+        collect(engine, results, engine.step())
+    assert [results[0, index].finish.reason for index in range(3)] == ["length"] * 3
+
+
 @pytest.mark.parametrize(("weights", "share"), [((), 0.5), ((("b", 3.0),), 0.75)])
 def test_tenants_get_their_shares_while_both_have_work(weights, share):
     """Tenant a sends ten times as much; what is computed for each is in proportion to the weights."""

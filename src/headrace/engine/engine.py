@@ -111,6 +111,8 @@ class Engine:
                 TokenDelta(message.request, i, finish=Finish("error", message=str(error)))
                 for i in range(message.params.n)
             ]
+        if not self._requests and not self._submitted:
+            self._collected = None  # there was nothing to do, whatever transfers there were
         self._requests[message.request] = []
         for index in range(message.params.n):
             sequence = self._sequence(message, prompt, index)

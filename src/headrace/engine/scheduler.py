@@ -87,7 +87,7 @@ class Scheduler:
 
         Args:
             sequence: Which one.
-            sound: Its full pages may stay cached; else nothing that it has computed may be found again.
+            sound: Its full pages may stay cached; else nothing of its tokens may be found again.
         """
         if sequence.slot == NO_SLOT:
             self.waiting.remove(sequence)
@@ -100,8 +100,8 @@ class Scheduler:
         sequence.finished = True
 
     def late(self, now: float) -> list[Sequence]:
-        """Those that have waited beyond their deadline."""
-        return [s for s in self.waiting if s.deadline < now and s.first_scheduled is None]
+        """Those whose request has waited beyond its deadline: what counts is its first sample."""
+        return [s for s in self.waiting if s.deadline < now and (s.leader or s).first_scheduled is None]
 
     @property
     def prefill_tokens(self) -> int:
@@ -121,9 +121,10 @@ class Scheduler:
             self._plan_trial(plan, self._trials.suspect)
         else:
             self._plan_all(plan)
-        if not plan.counts and not self.tiers.needs_batch:
+        if not plan.counts:
             self._exchanged = plan.pages
-            return None
+            if not self.tiers.needs_batch:
+                return None
         planned = finish(step, plan, self.memory.commands())
         self.tiers.planned(step)
         for sequence, count in plan.counts.items():
@@ -152,7 +153,8 @@ class Scheduler:
             self._requeue(sequence)
 
     def _forget(self, sequence: Sequence) -> None:
-        what = sequence.root, sequence.tokens[: sequence.known], sequence.cached_tokens or 0
+        # What it found in the tree as well: that may be of one that failed, shared again by who had taken it meanwhile.
+        what = sequence.root, sequence.tokens[: sequence.known], 0
         self.tiers.forget(*what)
         self.memory.forget(*what)
 

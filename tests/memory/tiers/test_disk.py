@@ -57,6 +57,22 @@ def filled(files, limit=1 << 20, count=3, **options):
     return tier, runs
 
 
+def test_one_file_that_cannot_be_read_hides_no_other(tmp_path):
+    _, runs = filled(Files(tmp_path))
+    files = Files(tmp_path)
+    own = files.open
+
+    def failing(name):
+        if name == runs[0].name:
+            raise OSError(errno.EIO, "a bad sector")
+        return own(name)
+
+    files.open = failing
+    tier = DiskTier(files, MODEL, 1 << 20)
+    tier.scan()
+    assert [tier.exists(run.keys[0]) for run in runs] == [False, True, True]
+
+
 def test_another_process_finds_what_was_stored(tmp_path):
     _, runs = filled(Files(tmp_path / "tiers" / "model"))
     tier = DiskTier(Files(tmp_path / "tiers" / "model"), MODEL, 1 << 20)

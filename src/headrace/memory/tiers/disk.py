@@ -73,12 +73,17 @@ class DiskTier:
         self._scanned = self._clock()
         try:
             entries = self._files.entries()
-            # In the order of use, so that what was not used for longest is the first to go.
-            for entry in sorted(entries, key=lambda entry: entry.used):
-                self._meet(entry)
         except OSError as error:
             self._failed(self.reads, "be listed", error)
             return
+        # In the order of use, so that what was not used for longest is the first to go.
+        for entry in sorted(entries, key=lambda entry: entry.used):
+            try:
+                self._meet(entry)
+            except OSError as error:  # one bad file hides no other; a bad disk is left alone
+                self._failed(self.reads, "be read", error)
+                if self.reads.resting:
+                    return
         there = {entry.name for entry in entries}
         with self._lock:
             for name in [name for name in self._index.runs if name not in there]:
@@ -100,6 +105,7 @@ class DiskTier:
             except FileNotFoundError:
                 pass
             else:
+                self.reads.worked()
                 with self._lock:
                     self._add(run)
 

@@ -1,0 +1,130 @@
+"""What is planned ahead of execution, in the corners that a random mix seldom reaches."""
+
+import dataclasses
+import types
+
+import numpy as np
+import pytest
+from byte_executor import VOCAB, ByteExecutor, expected
+from engines import collect, request
+
+from headrace.engine.engine import Engine
+from headrace.engine.sampling_params import SamplingParams
+from headrace.engine.scheduler import SchedulerLimits
+from headrace.memory.behind import Tiers
+from headrace.memory.page_form import PageForm
+from headrace.memory.state_memory import MemoryGroup, StateMemory
+from headrace.models.spec import ModelSpec
+
+PAGE = 4
+
+
+class AlwaysInNeed(Tiers):
+    """Wants a batch at every step, as transfers do that wait for commands."""
+
+    needs_batch = True
+
+
+class OneFault:
+    """The first batch of two rows that hold that many tokens each fails."""
+
+    def __init__(self, start):
+        self.start, self.failed = start, False
+
+    def __call__(self, batch, tokens):
+        if not self.failed and batch.starts.tolist() == [self.start] * 2:
+            self.failed = True
+            raise RuntimeError("an accident")
+
+
+class EverWaiting(Tiers):
+    """Has a transfer that does not end."""
+
+    waiting = 1
+
+
+class SpreadingNaN(ByteExecutor):
+    """The first prompt's state comes out as no number, once; who sees such state computes more of it, and no token."""
+
+    NAN = 255
+    broken = False
+
+    def _run(self, batch):
+        self._bad = set()
+        output = super()._run(batch)
+        bad = [row for row, slot in enumerate(batch.slots.tolist()) if slot in self._bad and batch.sample[row]]
+        tokens = output.tokens.copy()
+        tokens[bad] = -1
+        errors = dict.fromkeys(bad, "no number")
+        return dataclasses.replace(output, tokens=tokens, accepted=(tokens >= 0).astype(np.int32), errors=errors)
+
+    def _row(self, slot, start, tokens):
+        found, row = super()._row(slot, start, tokens), self.slots.page_rows[0][slot]
+        end = start + len(tokens)
+        if not self.broken or any(self._token(0, row, at) == self.NAN for at in range(end)):
+            self.broken = True
+            self._bad.add(slot)
+            for at in range(start, end):
+                for pieces in self._pieces(0, row[at // PAGE]):
+                    pieces[:, at % PAGE] = self.NAN
+        return found
+
+
+def small_engine(fault=lambda batch, tokens: None, tiers=Tiers, slots=4, kind=ByteExecutor, ahead=1):
+    groups = [MemoryGroup(True, PageForm.of(1, [(1, 8), (2, 4)]).in_slabs(144))]
+    memory = StateMemory(groups, nbytes=40 * 144, page_tokens=PAGE, poison=True)
+    executor = kind(memory, slots, 60, ahead=ahead, fault=fault)
+    spec = ModelSpec("m", "none", VOCAB, 1, 60, (), (), 0)
+    limits = SchedulerLimits(slots, 32, None)
+    return groups, Engine(
+        spec, executor, memory, limits, tiers(memory), context_length=60, constraint_for=lambda params: None
+    )
+
+
+def test_rows_that_changed_outlive_a_batch_that_only_carries_commands():
+    # Both run alone after the fault. The second one's page becomes the first one's, and no row tells so at once.
+    fault = OneFault(PAGE - 1)
+    groups, engine = small_engine(fault, AlwaysInNeed)
+    results = {}
+    for number in range(2):
+        engine.add(request(number, [1], SamplingParams(temperature=0, max_tokens=20)))
+    for _ in range(100):
+        collect(engine, results, engine.step())
+        engine.scheduler.check()
+    assert fault.failed
+    for number in range(2):
+        assert results[number, 0].tokens == expected(groups, [1], 20)
+
+
+def test_broken_state_is_not_cached_again_by_who_had_taken_it():
+    groups, engine = small_engine(kind=SpreadingNaN)
+    prompt, results = [1, 2, 3, 4, 5, 6, 7, 8, 9], {}
+    params = SamplingParams(temperature=0, max_tokens=4)
+    engine.add(request(0, prompt, params))
+    collect(engine, results, engine.step())
+    # It takes the first one's pages before that has failed, and offers them once all of its long prompt is planned.
+    engine.add(request(1, [*prompt, *[7] * 40], params))
+    for number in (2, 3):
+        while engine.has_work:
+            collect(engine, results, engine.step())
+        engine.check()
+        engine.add(request(number, prompt, params))
+    assert [results[number, 0].finish.reason for number in (0, 1, 2)] == ["error", "error", "length"]
+    assert results[2, 0].tokens == expected(groups, prompt, 4)
+
+
+@pytest.mark.parametrize(("tiers", "ahead", "count"), [(EverWaiting, 1, 4), (Tiers, 0, 9)])
+def test_a_step_takes_no_longer_for_what_was_idle_before_it(monkeypatch, tiers, ahead, count):
+    clock = types.SimpleNamespace(now=0.0)
+    monkeypatch.setattr("headrace.engine.engine.time", types.SimpleNamespace(monotonic=lambda: clock.now))
+    _, engine = small_engine(tiers=tiers, ahead=ahead)
+    engine.add(request(0, [1], SamplingParams(temperature=0, max_tokens=count)))
+    for _ in range(8):
+        clock.now += 1.0
+        engine.step()
+    engine.abort([0])
+    clock.now += 1000.0
+    engine.add(request(1, [2], SamplingParams(temperature=0, max_tokens=1)))
+    while engine.stats().running or engine.stats().waiting:
+        engine.step()
+    assert engine.stats().step_seconds < 10
