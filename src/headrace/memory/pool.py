@@ -29,6 +29,7 @@ class Pool:
         references  2     0     0     1         sequences that hold it
         cached      yes   no    yes   no        whether the prefix tree holds it
         pins        0     0     0     1         transfers that read or write it where it lies: it does not move
+        watched     no    no    no    yes       whether the prefix tree waits until no sequence holds it
 
     Args:
         arena: Where slabs come from.
@@ -60,6 +61,8 @@ class Pool:
         self.references = np.zeros(self.capacity, np.int32)
         self.cached = np.zeros(self.capacity, np.bool_)
         self.pins = np.zeros(self.capacity, np.int32)
+        self.watched = np.zeros(self.capacity, np.bool_)
+        self.unheld: list[int] = []  # those that were watched, and that no sequence holds any more
         self.held = 0  # pages that a sequence holds
         self._pinned = 0  # the sum of ``pins``
         self._poison = poison
@@ -147,13 +150,29 @@ class Pool:
             self._counts[handle] = left = self._counts[handle] - 1
             if not left:
                 self.held -= 1
+                if self.watched[handle]:
+                    self._tell(handles)
                 if not self._is_cached[handle]:
                     self._free_one(handle)
             return
         self.references[handles] -= 1
         unheld = handles[self.references[handles] == 0]
         self.held -= len(unheld)
+        if len(watched := unheld[self.watched[unheld]]):
+            self._tell(watched)
         self._free(unheld[~self.cached[unheld]])
+
+    def is_held(self, handle: int) -> bool:
+        """Whether a sequence holds a page."""
+        return self._counts[handle] > 0
+
+    def watch(self, handle: int) -> None:
+        """Put a page into ``unheld`` when no sequence holds it any more."""
+        self.watched[handle] = True
+
+    def _tell(self, handles: IntArray) -> None:
+        self.watched[handles] = False
+        self.unheld += handles.tolist()
 
     def cache(self, handles: IntArray) -> None:
         """The prefix tree holds each of these pages."""
@@ -351,6 +370,7 @@ class Pool:
         assert self._pinned == self.pins.sum(), "pins are miscounted"
         assert (self.pins >= 0).all(), "a page was unpinned more often than pinned"
         assert (self.references[self.pins > 0] > 0).all(), "a page is pinned that nobody holds"
+        assert (self.references[self.watched] > 0).all(), "the prefix tree waits for a page that nobody holds"
         assert self.held == np.count_nonzero(self.references), "held pages are miscounted"
         assert (used == (self.page_table != NO_OFFSET)).all(), "a page in use has no bytes, or a free one has"
         unused = self._unused[: self._unused_count]

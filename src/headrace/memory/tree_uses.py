@@ -63,12 +63,12 @@ class TreeUses:
         leaf.uses = uses + 1
         leaf.record = self.log.see(min(leaf.uses, MOST_USES), leaf.last_used)
 
-    def end(self, leaf: Node, parent: Node) -> None:
+    def end(self, leaf: Node, parent: Node, edge: bytes) -> None:
         """A leaf goes. Whoever comes back to it uses it again, however much of what was behind went with it."""
         records = leaf.lost if leaf.record == NOWHERE else (*leaf.lost, leaf.record)
-        if parent.parent is not None:
+        if records and parent.parent is not None:
             parent.lost = (*parent.lost, *records)[-MOST_LOST:]
-        self._ghosts[leaf.start, leaf.tokens[: self._edge_bytes]] = leaf.uses, records
+        self._ghosts[leaf.start, edge] = leaf.uses, records
         if len(self._ghosts) > MOST_GHOSTS:
             del self._ghosts[next(iter(self._ghosts))]
 
