@@ -71,13 +71,12 @@ def least_value_first(candidates: Candidates, most: int) -> Ints:
     high = int(MOST * (len(candidates.values) - 1))
     most_usual = np.partition(candidates.values, high)[high]
     worthless = NEXT_TO_NOTHING * np.minimum(candidates.values, most_usual).mean()
+    if candidates.values[candidates.ages.argmax()] >= worthless:
+        # Of equal values the older goes first.
+        return _smallest(candidates.values * (1 + 1e-6 / (1 + candidates.ages)), most)
     oldest = oldest_first(candidates, most)
     kept = np.flatnonzero(candidates.values[oldest] >= worthless)
-    run = int(kept[0]) if len(kept) else len(oldest)
-    if run:
-        return oldest[:run]
-    # Of equal values the older goes first.
-    return _smallest(candidates.values * (1 + 1e-6 / (1 + candidates.ages)), most)
+    return oldest[: max(1, int(kept[0]))] if len(kept) else oldest
 
 
 def _smallest(keys: Floats, most: int) -> Ints:

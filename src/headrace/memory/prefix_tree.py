@@ -102,7 +102,7 @@ class PrefixTree:
         if self._states and (node := next((node for node in path if self._end(node) == pages), None)):
             self._uses.touch_states(node, now)
             self._eviction.note(node)
-        return Match(pages, tuple(rows))
+        return Match(pages, tuple(rows), self._end(path[-1]) if path else 0)
 
     def cached(self, key: PrefixKey, tokens: IntArray) -> int:
         """How many tokens ``match`` would find; asking is no use."""

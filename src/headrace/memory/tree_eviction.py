@@ -138,8 +138,7 @@ class TreeEviction:
     def drop_below(self, top: Node) -> None:
         """Keep nothing of a node and of what is behind it."""
         for node in list(top.below()):
-            for n, row in enumerate(node.rows):
-                self.doomed[n].append(row)
+            self._doom(node)
             if node is not top:
                 self.unqueue(node)
                 node.parent = None
@@ -174,12 +173,13 @@ class TreeEviction:
     def _cut(self, leaf: Node, nbytes: int) -> int:
         """Free pages from the end of a leaf, and its states; remove it when it is empty; park it if its end is held."""
         count = len(leaf.tokens) // self._edge_bytes
-        total = count * self._full_bytes + self._state_size(leaf)
+        total = count * self._full_bytes
+        if self._states:
+            total += self._state_size(leaf)
         for n in self._windows:
             total += int(np.count_nonzero(leaf.rows[n] != NO_PAGE)) * self._sizes[n]
         if total <= nbytes and not self._is_held(leaf):  # all of it, mostly
-            for doomed, row in zip(self.doomed, leaf.rows, strict=True):
-                doomed.append(row)
+            self._doom(leaf)
             self._remove(leaf)
             return total
         held = self._held_state(leaf)
@@ -217,6 +217,10 @@ class TreeEviction:
             self._remove(leaf)
         return (int(tail[pages - 1]) if pages else 0) + states
 
+    def _doom(self, node: Node) -> None:
+        for n, row in enumerate(node.rows):
+            self.doomed[n].append(row)
+
     def _is_held(self, leaf: Node) -> bool:
         """Whether somebody holds anything of a leaf: then its first page, if there is a group of all tokens."""
         for n in self._full:
@@ -233,7 +237,11 @@ class TreeEviction:
 
     def _state_size(self, node: Node) -> int:
         """Bytes of a node's states."""
-        return sum([self._sizes[n] for n in self._states if node.rows[n].item(0) != NO_PAGE])
+        total = 0
+        for n in self._states:
+            if node.rows[n].item(0) != NO_PAGE:
+                total += self._sizes[n]
+        return total
 
     def _held_pages(self, leaf: Node) -> int:
         """Pages from a leaf's start to the last that somebody holds."""
@@ -254,9 +262,11 @@ class TreeEviction:
         leaf.parent = None
         self.unqueue(leaf)
         self._uses.end(leaf, parent, edge)
+        if parent.children:
+            return
         if parent.parent is not None:
             self.note(parent)
-        elif not parent.children:
+        else:
             self.emptied.add(parent)
 
     def _drop_states(self, node: Node) -> int:

@@ -57,10 +57,12 @@ class Match:
     Attributes:
         pages: Pages of tokens.
         rows: int32 of each group: [pages], ``NO_PAGE`` where none is needed; [1] or [0] of a state.
+        branch: Pages whose tokens are in the tree, though not all that is needed to go on behind them.
     """
 
     pages: int
     rows: tuple[IntArray, ...]
+    branch: int
 
 
 class Node:
