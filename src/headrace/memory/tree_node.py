@@ -160,6 +160,18 @@ def row_of(path: list[Node], group: int) -> IntArray:
     return np.concatenate([node.rows[group] for node in path]) if path else np.empty(0, np.int32)
 
 
+def row_between(path: list[Node], group: int, first: int, end: int) -> IntArray:
+    """Pages ``first`` to ``end - 1`` of a group along a path of nodes."""
+    parts = []
+    for node in reversed(path):
+        row = node.rows[group]
+        if node.start < end:
+            parts.append(row[max(0, first - node.start) : end - node.start])
+        if node.start <= first:
+            break
+    return np.concatenate(parts[::-1]) if parts else np.empty(0, np.int32)
+
+
 def no_state() -> IntArray:
     """The row of a state that is not there."""
     return np.full(1, NO_PAGE, np.int32)
