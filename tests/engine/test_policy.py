@@ -63,12 +63,13 @@ def test_admission_leaves_a_page_for_each_that_runs():
 
 
 def test_chunks_end_where_a_state_can_be_found_again():
-    assert policy.chunk(0, 100, 64, 1) == 64
-    assert policy.chunk(0, 100, 60, 16) == 48
-    assert policy.chunk(48, 52, 60, 16) == 48
-    assert policy.chunk(96, 4, 60, 16) == 4  # the rest of the prompt
-    assert policy.chunk(0, 100, 7, 16) == 7  # no multiple is near
-    assert policy.chunk(7, 93, 20, 16) == 9
+    places = policy.Places(granule=16, spacing=1024, branch=0)
+    assert policy.chunk(0, 100, 64) == 64
+    assert policy.chunk(0, 100, 60, places) == 48
+    assert policy.chunk(48, 52, 60, places) == 48
+    assert policy.chunk(96, 4, 60, places) == 4  # the rest of the prompt
+    assert policy.chunk(0, 100, 7, places) == 7  # no multiple is near
+    assert policy.chunk(7, 93, 20, places) == 9
 
 
 def test_step_cost_learns_a_linear_law():

@@ -20,7 +20,7 @@ from hypothesis.stateful import (
 )
 from token_pages import PAGE, STEP, Running, TokenPages, array, memory
 
-from headrace.engine.policy import chunk
+from headrace.engine.policy import Places, chunk
 from headrace.memory.commands import carry_out
 from headrace.memory.page_form import PageForm
 from headrace.memory.slabs import common_slab
@@ -71,8 +71,8 @@ class Memory(RuleBasedStateMachine):
         pending = len(sequence.tokens) - sequence.computed
         if not pending:
             return
-        granule = PAGE if self.mem.has_states else 1
-        count = chunk(sequence.computed, pending, data.draw(st.integers(1, STEP)), granule)
+        places = Places(PAGE, 2 * PAGE, sequence.held.branch) if self.mem.has_states else None
+        count = chunk(sequence.computed, pending, data.draw(st.integers(1, STEP)), places)
         reach = sequence.computed + count
         fits = self.mem.fits(sequence.held, reach, step_tokens=STEP)
         if sequence.computed < sequence.held.reach and reach <= sequence.held.reach:
@@ -88,7 +88,9 @@ class Memory(RuleBasedStateMachine):
         sequence.computed += count
         sequence.write(self.mem.settle(sequence.held))
         if data.draw(st.booleans()):
-            sequence.write(self.mem.share("key", array(sequence.tokens[: sequence.computed]), sequence.held))
+            keep = data.draw(st.booleans())
+            tokens = array(sequence.tokens[: sequence.computed])
+            sequence.write(self.mem.share("key", tokens, sequence.held, keep_state=keep))
         self.mem.trim(sequence.held, sequence.computed)
 
     @precondition(lambda self: self.running)

@@ -19,6 +19,7 @@ PAGE = 16
 LEAF = 100  # tokens
 LONG = 120_000  # tokens of the long prompts
 NODES = 300  # of the deep one
+TURNS = 1_500  # nodes of the deepest one, an agent's turns
 NEW = 2_000  # tokens that are new
 EVICTED = 1_000  # pages
 WINDOW = 1_024
@@ -31,19 +32,37 @@ KEY = PrefixKey("bench")
 
 
 class Times(msgspec.Struct, frozen=True):
-    """Seconds of the processor that an operation takes: what else the machine does is not in them.
+    """Seconds that an operation takes.
 
     Attributes:
         groups: The state groups of the model.
         operation: What was timed.
-        p50: Median.
-        p99: 99th percentile.
+        p50: Median of the processor's seconds: what else the machine does is not in them.
+        p99: Their 99th percentile.
+        wall_p50: Median of the seconds on the clock.
+        wall_p99: Their 99th percentile.
     """
 
     groups: str
     operation: str
     p50: float
     p99: float
+    wall_p50: float
+    wall_p99: float
+
+
+Seconds = tuple[float, float]  # of the processor, on the clock
+
+
+class _Watch:
+    """Times a block."""
+
+    def __enter__(self) -> _Watch:
+        self._start = time.thread_time(), time.perf_counter()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds: Seconds = time.thread_time() - self._start[0], time.perf_counter() - self._start[1]
 
 
 def measure_costs(tokens: int = 10_000_000, repeat: int = 200) -> list[Times]:
@@ -76,9 +95,10 @@ class _Bench:
             for kind, pool in zip(self.kinds, self.pools, strict=True)
         ]
         self.tree = PrefixTree(groups, PAGE)
-        self.deep, self.shallow = self.random(LONG), self.random(LONG)
-        for end in range(LONG // NODES, LONG + 1, LONG // NODES):
-            self.keep(self.deep[: end // PAGE * PAGE])
+        self.deep, self.deepest, self.shallow = (self.random(LONG) for _ in range(3))
+        for path, nodes in ((self.deep, NODES), (self.deepest, TURNS)):
+            for end in range(LONG // nodes, LONG + 1, LONG // nodes):
+                self.keep(path[: end // PAGE * PAGE])
         self.keep(self.shallow)
         hubs = [self.random(LEAF // PAGE * PAGE) for _ in range(300)]
         for n in range(tokens // LEAF):
@@ -113,9 +133,11 @@ class _Bench:
 
     def run(self, repeat: int) -> list[Times]:
         """Time each operation."""
-        operations: dict[str, Callable[[], float]] = {
+        operations: dict[str, Callable[[], Seconds]] = {
+            f"match {LONG:,} tokens in {TURNS:,} nodes": lambda: self.match(self.deepest),
             f"match {LONG:,} tokens in {NODES} nodes": lambda: self.match(self.deep),
             f"match {LONG:,} tokens in one node": lambda: self.match(self.shallow),
+            f"insert {LONG:,} tokens behind {TURNS:,} nodes": lambda: self.insert(self.deepest[:-NEW]),
             f"insert {LONG:,} tokens, the last {NEW:,} new": lambda: self.insert(self.deep[:-NEW]),
             f"insert {NEW:,} tokens, all new": lambda: self.insert(self.deep[:0]),
             f"evict {EVICTED:,} pages": self.evict,
@@ -124,34 +146,31 @@ class _Bench:
         for operation, run in operations.items():
             run()
             seconds = [run() for _ in range(repeat)]
-            found.append(Times(self.name, operation, *np.percentile(seconds, [50, 99]).tolist()))
+            found.append(Times(self.name, operation, *np.percentile(seconds, [50, 99], axis=0).T.ravel().tolist()))
         return found
 
-    def match(self, tokens: IntArray) -> float:
+    def match(self, tokens: IntArray) -> Seconds:
         """Seconds to find a prefix."""
-        start = time.thread_time()
-        match = self.tree.match(KEY, tokens)
-        seconds = time.thread_time() - start
+        with _Watch() as watch:
+            match = self.tree.match(KEY, tokens)
         self.release(match.rows)
-        return seconds
+        return watch.seconds
 
-    def insert(self, prefix: IntArray) -> float:
+    def insert(self, prefix: IntArray) -> Seconds:
         """Seconds to offer a prefix that is there, with new tokens behind it."""
         tokens = np.concatenate([prefix, self.random(NEW)])
         rows = self.rows(self.tree.match(KEY, tokens).rows, len(tokens) // PAGE)
-        start = time.thread_time()
-        rows = self.tree.insert(KEY, tokens, rows)
-        seconds = time.thread_time() - start
+        with _Watch() as watch:
+            rows = self.tree.insert(KEY, tokens, rows)
         self.release(rows)
         for pool in self.pools:
             pool.places()
-        return seconds
+        return watch.seconds
 
-    def evict(self) -> float:
+    def evict(self) -> Seconds:
         """Seconds to evict pages; as many are kept anew afterwards."""
-        start = time.thread_time()
-        self.tree.evict(EVICTED * self.pools[0].form.page_bytes)
-        seconds = time.thread_time() - start
+        with _Watch() as watch:
+            self.tree.evict(EVICTED * self.pools[0].form.page_bytes)
         for _ in range(EVICTED * PAGE // LEAF // sum(kind != "state" for kind in self.kinds)):
             self.keep(self.random(LEAF // PAGE * PAGE))
-        return seconds
+        return watch.seconds

@@ -73,20 +73,47 @@ class Budget:
         self.bounded -= tokens
 
 
-def chunk(computed: int, pending: int, budget: int, granule: int) -> int:
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where the state of a prompt is kept. It is of fixed size and there only where a chunk ends.
+
+    Attributes:
+        granule: States are found again only at its multiples.
+        spacing: A multiple of it; one is kept at each multiple of that.
+        branch: And one here, where the prompt leaves what is cached.
+    """
+
+    granule: int
+    spacing: int
+    branch: int
+
+    def next(self, computed: int) -> int:
+        """The first place behind so many tokens."""
+        place = (computed // self.spacing + 1) * self.spacing
+        return self.branch if computed < self.branch < place else place
+
+    def has(self, computed: int, known: int) -> bool:
+        """Whether the state after ``computed`` of ``known`` tokens is kept: also that at the last multiple."""
+        return computed in (self.branch, known // self.granule * self.granule) or computed % self.spacing == 0
+
+
+def chunk(computed: int, pending: int, budget: int, places: Places | None = None) -> int:
     """How many of a prompt's tokens join a step.
 
-    A state of fixed size can be kept only where a chunk ends, and is found again only at a multiple of ``granule``.
-    So a chunk ends at the last multiple that it reaches, and what is left of the prompt comes in the next step.
+    With states a chunk ends at the last multiple of the granule that it reaches, but not behind the next place where
+    one is kept; what is left of the prompt comes in the next step.
 
     Args:
         computed: Tokens of the sequence computed before.
         pending: Those that are not.
         budget: Most tokens.
-        granule: 1: chunks may end anywhere.
+        places: Of its states; None: it has none, and chunks may end anywhere.
     """
     count = min(pending, budget)
-    rounded = (computed + count) // granule * granule - computed
+    if places is None:
+        return count
+    end = min(computed + count, places.next(computed))
+    rounded = end // places.granule * places.granule - computed
     return rounded if rounded > 0 else count
 
 

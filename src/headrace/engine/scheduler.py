@@ -23,6 +23,8 @@ from headrace.memory.state_memory import Holding, RowWrite, StateMemory
 from headrace.runtime.batch import PageWrite, SlotOpen
 
 RANK = attrgetter("rank")
+TYPICAL_PROMPT = 1024.0  # tokens, before any was seen
+PROMPT_SHARE = 1 / 32  # of the last prompt in the mean
 FETCHED = 8  # waiting sequences for whom prefixes are fetched from tiers
 
 
@@ -72,6 +74,7 @@ class Scheduler:
         self.waiting: list[Sequence] = []  # by rank
         self.running: list[Sequence] = []  # by rank
         self.preemptions = 0
+        self._prompt_tokens = TYPICAL_PROMPT  # mean of late
         self._order = Order(limits.policy, limits.first_token_seconds, memory, self.cost, self.shares)
         self._trials = Trials()
         self._free_slots = list(range(limits.slots - 1, -1, -1))
@@ -80,6 +83,7 @@ class Scheduler:
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence."""
         self.shares.enter(sequence.tenant)
+        self._prompt_tokens += PROMPT_SHARE * (sequence.prompt_length - self._prompt_tokens)
         bisect.insort(self.waiting, sequence, key=RANK)
 
     def remove(self, sequence: Sequence, *, sound: bool = True) -> None:
@@ -204,12 +208,20 @@ class Scheduler:
                 budget.take(self._take_chunk(plan, sequence, left))
 
     def _take_chunk(self, plan: Plan, sequence: Sequence, budget: int) -> int:
-        granule = self.memory.page_tokens if self.memory.has_states else 1
-        count = policy.chunk(sequence.computed, sequence.pending, budget, granule)
+        count = policy.chunk(sequence.computed, sequence.pending, budget, self._places(sequence))
         if not self._grow(plan, sequence, count):
             return 0
         plan.counts[sequence] = count
         return count
+
+    def _places(self, sequence: Sequence) -> policy.Places | None:
+        """Where the states of a prompt are kept; None if there are none."""
+        if not self.memory.has_states:
+            return None
+        step_seconds, per_token, per_1000_pairs = self.cost.coefficients
+        token_seconds = per_token + per_1000_pairs / 1000 * self._prompt_tokens / 2
+        spacing = self.memory.snapshot_spacing(step_seconds, token_seconds, self._prompt_tokens)
+        return policy.Places(self.memory.page_tokens, spacing, sequence.keep_at)
 
     def _admit(self, plan: Plan, budget: policy.Budget, now: float) -> None:
         none_free = not self._free_slots and self.waiting[0].priority >= self.running[-1].priority
@@ -262,7 +274,7 @@ class Scheduler:
         self.waiting.remove(sequence)
         bisect.insort(self.running, sequence, key=RANK)
         sequence.slot = self._free_slots.pop()
-        sequence.held, sequence.computed = held, computed
+        sequence.held, sequence.computed, sequence.keep_at = held, computed, held.branch
         sequence.fresh_slot = True
         sequence.prompt_logprobs = []
         if sequence.cached_tokens is None:
@@ -336,18 +348,19 @@ class Scheduler:
         self.shares.serve(sequence.tenant, count)
         in_prompt = sequence.computed < sequence.prompt_length
         sequence.computed += count
-        forgets = self.memory.forgets
-        if forgets:
+        windows, places = self.memory.has_windows, self._places(sequence) if in_prompt else None
+        if self.memory.has_states:
             self._note(sequence, self.memory.settle(sequence.held))
-        if in_prompt and (forgets or sequence.computed >= sequence.prompt_length):
-            self._share(sequence)
-        if forgets:
+        keep = places is not None and places.has(sequence.computed, sequence.known)
+        if in_prompt and (keep or windows or sequence.computed >= sequence.prompt_length):
+            self._share(sequence, keep_state=keep)
+        if windows:
             self.memory.trim(sequence.held, sequence.computed)
 
-    def _share(self, sequence: Sequence) -> None:
+    def _share(self, sequence: Sequence, *, keep_state: bool = True) -> None:
         """Offer what a sequence has computed. All of that is known: only what is being drawn is not."""
         tokens = sequence.tokens[: sequence.computed]
-        self._note(sequence, self.memory.share(sequence.root, tokens, sequence.held))
+        self._note(sequence, self.memory.share(sequence.root, tokens, sequence.held, keep_state=keep_state))
         self.tiers.after_share(sequence.root, tokens, sequence.held)
 
     def _note(self, sequence: Sequence, writes: list[RowWrite]) -> None:

@@ -46,6 +46,7 @@ class Sequence:
         leader: The request's first sample; the others wait until its prompt is in the prefix tree.
         slot: Executor slot, or ``NO_SLOT`` while waiting.
         held: Pages of its state.
+        keep_at: Tokens after which its recurrent state is kept: there the prompt left what was cached.
         computed: Tokens whose state is in the pages once all submitted batches are done.
         drawing: Tokens that submitted batches draw.
         fresh_slot: No batch has drawn from the slot since it was opened.
@@ -79,6 +80,7 @@ class Sequence:
     routed: float | None = None
     slot: int = NO_SLOT
     held: Holding = field(default_factory=Holding)
+    keep_at: int = 0
     computed: int = 0
     drawing: int = 0
     fresh_slot: bool = False

@@ -25,7 +25,7 @@ class PlaceWrite:
 
     Attributes:
         group: Number of their state group.
-        handles: int32 [pages].
+        handles: int32 [pages]; one may be there twice, with the same place.
         offsets: int64 [pages], bytes from the arena's start.
     """
 

@@ -71,13 +71,12 @@ def least_value_first(candidates: Candidates, most: int) -> Ints:
     high = int(MOST * (len(candidates.values) - 1))
     most_usual = np.partition(candidates.values, high)[high]
     worthless = NEXT_TO_NOTHING * np.minimum(candidates.values, most_usual).mean()
+    if candidates.values[candidates.ages.argmax()] >= worthless:
+        # Of equal values the older goes first.
+        return _smallest(candidates.values * (1 + 1e-6 / (1 + candidates.ages)), most)
     oldest = oldest_first(candidates, most)
     kept = np.flatnonzero(candidates.values[oldest] >= worthless)
-    run = int(kept[0]) if len(kept) else len(oldest)
-    if run:
-        return oldest[:run]
-    # Of equal values the older goes first.
-    return _smallest(candidates.values * (1 + 1e-6 / (1 + candidates.ages)), most)
+    return oldest[: max(1, int(kept[0]))] if len(kept) else oldest
 
 
 def _smallest(keys: Floats, most: int) -> Ints:
@@ -104,8 +103,8 @@ class EvictionQueue(Generic[T]):
         self._times = np.zeros(64)
         self._kinds = np.zeros(64, np.int64)
         self._costs = np.full(64, np.nan)  # NaN: nothing there
-        self._stamps = [0] * 64
-        self._plan: list[tuple[int, int]] = []  # places and their stamps, the next at the end
+        self._plan: list[int] = []  # places, the next at the end
+        self._planned: set[int] = set()  # those of them where still the same stands
         self._turn = 0
 
     def __len__(self) -> int:
@@ -127,13 +126,13 @@ class EvictionQueue(Generic[T]):
     def change(self, place: int, time: float, kind: int, cost: float) -> None:
         """A piece was used, or is another one now."""
         self._times[place], self._kinds[place], self._costs[place] = time, kind, cost
-        self._stamps[place] += 1
+        self._planned.discard(place)
 
     def remove(self, place: int) -> None:
         """A piece is gone, or may not go any more."""
         self._items[place] = None
         self._costs[place] = np.nan
-        self._stamps[place] += 1
+        self._planned.discard(place)
         self._free.append(place)
 
     def next(self, now: float, density: Callable[[Ints, Floats], Floats]) -> T | None:
@@ -149,8 +148,8 @@ class EvictionQueue(Generic[T]):
                     return None
                 self._make_plan(now, density)
             while self._plan:
-                place, stamp = self._plan.pop()
-                if self._stamps[place] == stamp:
+                place = self._plan.pop()
+                if place in self._planned:
                     return self._items[place]
 
     def items(self) -> list[T]:
@@ -162,7 +161,8 @@ class EvictionQueue(Generic[T]):
         ages = np.maximum(now - self._times[places], 0.0)
         values = density(self._kinds[places], ages) * self._costs[places]
         chosen = places[self.policy(Candidates(ages, values), max(1, len(places) // PLANNED_SHARE))]
-        self._plan = [(place, self._stamps[place]) for place in chosen[::-1].tolist()]
+        self._plan = chosen[::-1].tolist()
+        self._planned = set(self._plan)
 
     def _look(self) -> Ints:
         """Places of pieces, all or a part."""
@@ -180,4 +180,3 @@ class EvictionQueue(Generic[T]):
         self._times = np.concatenate([self._times, np.zeros(more)])
         self._kinds = np.concatenate([self._kinds, np.zeros(more, np.int64)])
         self._costs = np.concatenate([self._costs, np.full(more, np.nan)])
-        self._stamps += [0] * more

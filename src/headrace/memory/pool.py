@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import numpy as np
@@ -28,6 +29,7 @@ class Pool:
         references  2     0     0     1         sequences that hold it
         cached      yes   no    yes   no        whether the prefix tree holds it
         pins        0     0     0     1         transfers that read or write it where it lies: it does not move
+        watched     no    no    no    yes       whether the prefix tree waits until no sequence holds it
 
     Args:
         arena: Where slabs come from.
@@ -59,6 +61,8 @@ class Pool:
         self.references = np.zeros(self.capacity, np.int32)
         self.cached = np.zeros(self.capacity, np.bool_)
         self.pins = np.zeros(self.capacity, np.int32)
+        self.watched = np.zeros(self.capacity, np.bool_)
+        self.unheld: list[int] = []  # those that were watched, and that no sequence holds any more
         self.held = 0  # pages that a sequence holds
         self._pinned = 0  # the sum of ``pins``
         self._poison = poison
@@ -71,7 +75,12 @@ class Pool:
         self._unused = np.arange(self.capacity - 1, -1, -1, dtype=np.int32)  # free handles are the first ones
         self._unused_count = self.capacity
         self._journal: list[PageCommand] = [] if journal is None else journal
-        self._moved: list[IntArray] = []  # handles whose place the executor does not know yet; some may be free again
+        # Handles whose place the executor does not know yet; some may be free again.
+        self._moved: list[IntArray] = []
+        self._moved_singly: list[int] = []
+        # The same memory as the arrays: a number is read and written several times as fast through these.
+        self._table, self._counts, self._is_cached = self.page_table.data, self.references.data, self.cached.data
+        self._places, self._filled, self._stack = self._handle_at.data, self._in_use.data, self._unused.data
 
     @property
     def used(self) -> int:
@@ -118,17 +127,15 @@ class Pool:
         slabs = self.slabs_for(count) + spread
         self._unused_count -= count
         handles = self._unused[self._unused_count : self._unused_count + count][::-1].copy()
-        place = NO_PAGE if after is None else self._place_of(int(self.page_table[after]))
-        done = 0
-        while done < count:
-            before = self.arena.free_slabs
-            places = self._take(place, count - done, slabs > 0)
-            slabs -= before - self.arena.free_slabs
-            self._put(handles[done : done + len(places)], places)
-            done += len(places)
-            place = int(places[-1])
-        self.references[handles] = 1
+        before = NO_PAGE if after is None else self._place_of(self._table[after])
         self.held += count
+        if count == 1:
+            handle = self._stack[self._unused_count]
+            self._counts[handle] = 1
+            self._put_one(handle, self._find_one(before, slabs > 0))
+        else:
+            self.references[handles] = 1
+            self._put_all(handles, before, slabs)
         return handles
 
     def retain(self, handles: IntArray) -> None:
@@ -138,10 +145,34 @@ class Pool:
 
     def release(self, handles: IntArray) -> None:
         """A sequence holds each of these pages no more."""
+        if len(handles) == 1:
+            handle = handles.item()
+            self._counts[handle] = left = self._counts[handle] - 1
+            if not left:
+                self.held -= 1
+                if self.watched[handle]:
+                    self._tell(handles)
+                if not self._is_cached[handle]:
+                    self._free_one(handle)
+            return
         self.references[handles] -= 1
         unheld = handles[self.references[handles] == 0]
         self.held -= len(unheld)
+        if len(watched := unheld[self.watched[unheld]]):
+            self._tell(watched)
         self._free(unheld[~self.cached[unheld]])
+
+    def is_held(self, handle: int) -> bool:
+        """Whether a sequence holds a page."""
+        return self._counts[handle] > 0
+
+    def watch(self, handle: int) -> None:
+        """Put a page into ``unheld`` when no sequence holds it any more."""
+        self.watched[handle] = True
+
+    def _tell(self, handles: IntArray) -> None:
+        self.watched[handles] = False
+        self.unheld += handles.tolist()
 
     def cache(self, handles: IntArray) -> None:
         """The prefix tree holds each of these pages."""
@@ -171,13 +202,18 @@ class Pool:
 
     def places(self) -> list[PageCommand]:
         """Where the pages lie that came or moved since the last call."""
-        if not self._moved:
+        if not self._moved and not self._moved_singly:
             return []
-        handles = self._moved[0] if len(self._moved) == 1 else np.unique(np.concatenate(self._moved))
-        self._moved = []
+        # One may be there twice, with the same place.
+        handles = np.array(self._moved_singly, np.int32)
+        if self._moved:
+            handles = np.concatenate([*self._moved, handles])
+        self._moved, self._moved_singly = [], []
         offsets = self.page_table[handles]
         there = offsets != NO_OFFSET
-        return [PlaceWrite(self.group, handles[there], offsets[there])] if there.any() else []
+        if not there.all():
+            handles, offsets = handles[there], offsets[there]
+        return [PlaceWrite(self.group, handles, offsets)] if len(handles) else []
 
     def emptiest(self) -> tuple[int, int] | None:
         """The slab that the fewest moves would empty, and how many; None if its pages fit nowhere else."""
@@ -198,61 +234,86 @@ class Pool:
         handles = handles[handles != NO_PAGE]
         self._close_slab(number)
         for handle in handles.tolist():
-            target = self._take(NO_PAGE, 1, False)
-            source = int(self.page_table[handle])
-            self._put(np.array([handle], np.int32), target)
-            self._journal.append(PageCopy(self.group, source, int(self.page_table[handle])))
+            source = self._table[handle]
+            self._put_one(handle, self._find_one(NO_PAGE, False))
+            self._journal.append(PageCopy(self.group, source, self._table[handle]))
 
     def copy(self, source: int, target: int) -> None:
         """The bytes of one page go to another one, given by handles."""
-        self._journal.append(PageCopy(self.group, int(self.page_table[source]), int(self.page_table[target])))
+        self._journal.append(PageCopy(self.group, self._table[source], self._table[target]))
+
+    def _put_all(self, handles: IntArray, before: int, slabs: int) -> None:
+        """Lay pages behind the place ``before``, then into up to ``slabs`` new slabs, then wherever there is room."""
+        size = self.form.slab_pages
+        if before != NO_PAGE:
+            after = self._handle_at[before + 1 : min(before + 1 + len(handles), (before // size + 1) * size)]
+            used = np.flatnonzero(after != NO_PAGE)
+            count = int(used[0]) if len(used) else len(after)
+            self._put(handles[:count], np.arange(before + 1, before + 1 + count))
+            handles = handles[count:]
+        new = min(slabs, self.arena.free_slabs, -(-len(handles) // size))
+        handles = self._put_into([self._open_slab() for _ in range(new)], handles)
+        handles = self._put_into(list(itertools.islice(reversed(self._spare), len(handles))), handles)
+        assert not len(handles), "pages were allocated beyond what is free"
+
+    def _put_into(self, slabs: list[int], handles: IntArray) -> IntArray:
+        """Lay pages into slabs, in order; those that are left when they are full."""
+        if not slabs:
+            return handles
+        size = self.form.slab_pages
+        rows, columns = np.nonzero(self._handle_at.reshape(-1, size)[slabs] == NO_PAGE)
+        places = (np.array(slabs)[rows] * size + columns)[: len(handles)]
+        self._put(handles[: len(places)], places)
+        return handles[len(places) :]
 
     def _put(self, handles: IntArray, places: Places) -> None:
-        """These pages lie at these places, which were taken for them."""
+        """These pages lie at these places, which were free."""
         slabs, pages = np.divmod(places, self.form.slab_pages)
         self.page_table[handles] = slabs * self.form.slab_bytes + pages * self._page_bytes
         self._handle_at[places] = handles
+        self._room -= len(handles)
         self._moved.append(handles)
-
-    def _take(self, before: int, most: int, may_open: bool) -> Places:
-        """Free places: those behind ``before``, else the first of a new slab if that may be, else any of one slab."""
-        pages = self.form.slab_pages
-        if most == 1 and before != NO_PAGE and (before + 1) % pages and self._handle_at[before + 1] == NO_PAGE:
-            return self._take_places(before // pages, np.array([before + 1]))  # decoding: the next page of a row
-        if before != NO_PAGE:
-            after = self._handle_at[before + 1 : min(before + 1 + most, (before // pages + 1) * pages)]
-            used = np.flatnonzero(after != NO_PAGE)
-            count = int(used[0]) if len(used) else len(after)
-            if count:
-                return self._take_places(before // pages, np.arange(before + 1, before + 1 + count))
-        if not (may_open and self._open_slab()):
-            assert self._spare, "pages were allocated beyond what is free"
-        slab = next(reversed(self._spare))
-        free = np.flatnonzero(self._handle_at[slab * pages : (slab + 1) * pages] == NO_PAGE)
-        return self._take_places(slab, slab * pages + free[:most])
-
-    def _take_places(self, slab: int, places: Places) -> Places:
-        self._in_use[slab] += len(places)
-        self._room -= len(places)
-        if self._in_use[slab] == self.form.slab_pages:
+        touched, counts = np.unique(slabs, return_counts=True)
+        self._in_use[touched] += counts.astype(np.int32)
+        for slab in touched[self._in_use[touched] == self.form.slab_pages].tolist():
             del self._spare[slab]
-        return places
 
-    def _open_slab(self) -> bool:
+    def _find_one(self, before: int, may_open: bool) -> int:
+        """The place behind ``before``, else the first of a new slab if that may be, else any, as long as it is free."""
+        size, place = self.form.slab_pages, before + 1
+        if before != NO_PAGE and place % size and self._places[place] == NO_PAGE:
+            return place
+        if may_open and self.arena.free_slabs:
+            return self._open_slab() * size
+        assert self._spare, "pages were allocated beyond what is free"
+        first = next(reversed(self._spare)) * size
+        return first + int(self._handle_at[first : first + size].argmin())
+
+    def _put_one(self, handle: int, place: int) -> None:
+        slab, page = divmod(place, self.form.slab_pages)
+        self._table[handle] = slab * self.form.slab_bytes + page * self._page_bytes
+        self._places[place] = handle
+        self._room -= 1
+        self._moved_singly.append(handle)
+        self._filled[slab] = in_use = self._filled[slab] + 1
+        if in_use == self.form.slab_pages:
+            del self._spare[slab]
+
+    def _open_slab(self) -> int:
         offset = self.arena.take()
-        if offset is None:
-            return False
+        assert offset is not None, "a slab was taken beyond what is free"
         slab = offset // self.form.slab_bytes
         self._slabs[slab] = self._spare[slab] = None
         self._room += self.form.slab_pages
-        return True
+        return slab
 
     def _close_slab(self, slab: int) -> None:
         """Give a slab back; whatever lies there has been moved or is free."""
-        pages = self.form.slab_pages
-        self._room -= pages - int(self._in_use[slab])
-        self._in_use[slab] = 0
-        self._handle_at[slab * pages : (slab + 1) * pages] = NO_PAGE
+        size, in_use = self.form.slab_pages, self._filled[slab]
+        self._room -= size - in_use
+        if in_use:
+            self._filled[slab] = 0
+            self._handle_at[slab * size : (slab + 1) * size] = NO_PAGE
         del self._slabs[slab]
         self._spare.pop(slab, None)
         self.arena.give(slab * self.form.slab_bytes)
@@ -263,7 +324,9 @@ class Pool:
 
     def _free(self, handles: IntArray) -> None:
         count = len(handles)
-        if not count:
+        if count <= 1:
+            for handle in handles.tolist():
+                self._free_one(handle)
             return
         offsets = self.page_table[handles]
         if self._poison:
@@ -274,14 +337,26 @@ class Pool:
         self._unused[self._unused_count : self._unused_count + count] = handles
         self._unused_count += count
         self._room += count
-        if count == 1:  # a sequence that decodes ends or leaves a window behind
-            touched = slabs
-            self._in_use[slabs[0]] -= 1
-        else:
-            touched, counts = np.unique(slabs, return_counts=True)
-            self._in_use[touched] -= counts.astype(np.int32)
+        touched, counts = np.unique(slabs, return_counts=True)
+        self._in_use[touched] -= counts.astype(np.int32)
         self._spare.update(dict.fromkeys(touched.tolist()))
         for slab in touched[self._in_use[touched] == 0].tolist():
+            self._close_slab(slab)
+
+    def _free_one(self, handle: int) -> None:
+        offset = self._table[handle]
+        if self._poison:
+            self._journal.append(PagePoison(self.group, offset))
+        place = self._place_of(offset)
+        slab = place // self.form.slab_pages
+        self._places[place] = NO_PAGE
+        self._table[handle] = NO_OFFSET
+        self._stack[self._unused_count] = handle
+        self._unused_count += 1
+        self._room += 1
+        self._filled[slab] = in_use = self._filled[slab] - 1
+        self._spare[slab] = None
+        if not in_use:
             self._close_slab(slab)
 
     def check(self, count_references: Callable[[], npt.NDArray[np.int64]] | None = None) -> None:
@@ -295,6 +370,7 @@ class Pool:
         assert self._pinned == self.pins.sum(), "pins are miscounted"
         assert (self.pins >= 0).all(), "a page was unpinned more often than pinned"
         assert (self.references[self.pins > 0] > 0).all(), "a page is pinned that nobody holds"
+        assert (self.references[self.watched] > 0).all(), "the prefix tree waits for a page that nobody holds"
         assert self.held == np.count_nonzero(self.references), "held pages are miscounted"
         assert (used == (self.page_table != NO_OFFSET)).all(), "a page in use has no bytes, or a free one has"
         unused = self._unused[: self._unused_count]

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from headrace.memory.commands import IntArray
 from headrace.memory.eviction import Policy, RecomputeCost, least_value_first
@@ -35,9 +36,12 @@ from headrace.memory.tree_node import (
     as_bytes,
     find,
     no_state,
+    row_between,
     row_of,
 )
 from headrace.memory.tree_uses import TreeUses
+
+LOOKED_AT = 1024  # pages at once, when it is looked for where a hit ends
 
 __all__ = ["CachedGroup", "Match", "PrefixKey", "PrefixTree"]
 
@@ -89,20 +93,21 @@ class PrefixTree:
         self._touch(path, now, use=True)
         pages = self._usable(path)
         rows: list[IntArray] = []
+        last = next((node for node in reversed(path) if self._end(node) == pages), None) if self._states else None
         for n, group in enumerate(self.groups):
             if n in self._states:
-                row = next((node.rows[n] for node in path if self._end(node) == pages), np.empty(0, np.int32))[
-                    :1
-                ].copy()
+                row = last.rows[n].copy() if last is not None else np.empty(0, np.int32)
+            elif group.kind == "window":
+                first = group.first_page(pages * self.page_tokens, self.page_tokens)
+                row = np.concatenate([np.full(first, NO_PAGE, np.int32), row_between(path, n, first, pages)])
             else:
                 row = row_of(path, n)[:pages]
-                row[: group.first_page(pages * self.page_tokens, self.page_tokens)] = NO_PAGE
             rows.append(row)
             group.pool.retain(row[row != NO_PAGE] if group.kind == "window" else row)
-        if self._states and (node := next((node for node in path if self._end(node) == pages), None)):
-            self._uses.touch_states(node, now)
-            self._eviction.note(node)
-        return Match(pages, tuple(rows))
+        if last is not None:
+            self._uses.touch_states(last, now)
+            self._eviction.note(last)
+        return Match(pages, tuple(rows), self._end(path[-1]) if path else 0)
 
     def cached(self, key: PrefixKey, tokens: IntArray) -> int:
         """How many tokens ``match`` would find; asking is no use."""
@@ -130,19 +135,39 @@ class PrefixTree:
         total = (path[-1].start + partial if partial else self._end(path[-1])) if path else 0
         if not self._windows and not self._states:
             return total
-        good = np.ones(total + 1, np.bool_)
-        behind = np.arange(total + 1)
-        for n in self._windows:
-            missing = np.concatenate([[0], np.cumsum(row_of(path, n)[:total] == NO_PAGE)])
-            first = np.maximum(0, behind * self.page_tokens - self.groups[n].window + 1) // self.page_tokens
-            good &= missing[behind] == missing[first]
-        if self._states:
-            whole = path[:-1] if partial else path
-            ends = [self._end(node) for node in whole if all(node.rows[n][0] != NO_PAGE for n in self._states)]
-            there = np.zeros(total + 1, np.bool_)
-            there[[0, *ends]] = True
-            good &= there
-        return int(np.flatnonzero(good)[-1])
+        whole, end = (path[:-1] if partial else path), total
+        while end:
+            # Mostly it is near the end of the path, so that is looked at first.
+            start = max(0, end - LOOKED_AT)
+            good = np.ones(end - start, np.bool_)  # behind start + 1 .. end pages
+            for n in self._windows:
+                good &= self._sees(path, n, start, end)
+            if self._states:
+                good &= self._has_states(whole, start, end)
+            if good.any():
+                return start + 1 + int(np.flatnonzero(good)[-1])
+            end = start
+        return 0
+
+    def _sees(self, path: list[Node], group: int, start: int, end: int) -> npt.NDArray[np.bool_]:
+        """Whether all that a window sees is there, behind ``start + 1`` to ``end`` pages of a path."""
+        tokens = np.arange(start + 1, end + 1) * self.page_tokens
+        first = np.maximum(0, tokens - self.groups[group].window + 1) // self.page_tokens
+        missing = np.cumsum(row_between(path, group, int(first[0]), end) == NO_PAGE)
+        missing = np.concatenate([[0], missing])
+        seen: npt.NDArray[np.bool_] = missing[start + 1 - first[0] :] == missing[first - first[0]]
+        return seen
+
+    def _has_states(self, path: list[Node], start: int, end: int) -> npt.NDArray[np.bool_]:
+        """Whether there are states behind ``start + 1`` to ``end`` pages of a path."""
+        there = np.zeros(end - start, np.bool_)
+        for node in reversed(path):
+            behind = self._end(node) - 1
+            if behind < start:
+                break
+            if behind < end and all(node.rows[n].item(0) != NO_PAGE for n in self._states):
+                there[behind - start] = True
+        return there
 
     # -- keeping
 

@@ -14,6 +14,7 @@ from headrace.memory.commands import IntArray, PageCommand
 from headrace.memory.page_form import PageForm
 from headrace.memory.pool import NO_PAGE, Pool
 from headrace.memory.prefix_tree import CachedGroup, PrefixKey, PrefixTree
+from headrace.memory.snapshots import snapshot_spacing
 
 # Of a state's row: the page that a step reads, and the one that it writes.
 READ, WRITE = 0, 1
@@ -44,10 +45,13 @@ class Holding:
         rows: int32 handles of each group: one a page of tokens, ``NO_PAGE`` where a window has left it behind; ``READ``
             and ``WRITE`` of a state, or none yet.
         reach: Tokens that it can have without growing.
+        branch: Tokens up to where it leaves what is cached, although it may have to begin before: the place where a
+            state that is kept serves the next one.
     """
 
     rows: list[IntArray] = field(default_factory=list)
     reach: int = 0
+    branch: int = 0
 
     @property
     def pages(self) -> int:
@@ -128,9 +132,21 @@ class StateMemory:
         return not all(group.by_token for group in self.groups)
 
     @property
-    def forgets(self) -> bool:
-        """Whether sequences leave state behind while they run, so that what is to be shared must be offered early."""
-        return self.has_states or any(group.window for group in self.groups)
+    def has_windows(self) -> bool:
+        """Whether some layers see the last tokens alone, so that what is to be shared must be offered early."""
+        return any(group.window for group in self.groups)
+
+    def snapshot_spacing(self, step_seconds: float, token_seconds: float, branch_tokens: float) -> int:
+        """See ``snapshots.snapshot_spacing``."""
+        size = self.page_tokens
+        return snapshot_spacing(
+            page_tokens=size,
+            state_bytes=sum(group.form.page_bytes for group in self.groups if not group.by_token),
+            token_bytes=sum(group.form.page_bytes for group in self.groups if group.by_token) / size,
+            step_seconds=step_seconds,
+            token_seconds=token_seconds,
+            branch_tokens=branch_tokens,
+        )
 
     def usage(self) -> tuple[int, int, int]:
         """Pages that sequences hold, that only the prefix tree holds, and that are free (of the first group)."""
@@ -185,7 +201,7 @@ class StateMemory:
             return self._empty(), 0
         found = self.tree.match(key, tokens[:-1])
         rows = [row if group.by_token else row.repeat(2) for group, row in zip(self.groups, found.rows, strict=True)]
-        return Holding(rows), found.pages * self.page_tokens
+        return Holding(rows, branch=found.branch * self.page_tokens), found.pages * self.page_tokens
 
     def cached(self, key: PrefixKey, tokens: IntArray) -> int:
         """How many tokens ``match`` would find; asking is no use of them."""
@@ -269,7 +285,7 @@ class StateMemory:
                 # Into a row of its own: a batch that has yet to run may carry this one.
                 held.rows[n] = np.concatenate([np.full_like(behind, NO_PAGE), row[len(behind) :]])
 
-    def share(self, key: PrefixKey, tokens: IntArray, held: Holding) -> list[RowWrite]:
+    def share(self, key: PrefixKey, tokens: IntArray, held: Holding, *, keep_state: bool = True) -> list[RowWrite]:
         """Offer the computed prefix of a sequence to others; what of its rows became equal pages of theirs.
 
         Between ``settle`` and ``trim``: states are those after the prefix, windows still hold what they leave behind.
@@ -278,11 +294,12 @@ class StateMemory:
             key: Root of the tree.
             tokens: int32 [computed tokens].
             held: What the sequence holds.
+            keep_state: Whether the states after the prefix are to be found again.
         """
         full = len(tokens) // self.page_tokens
         if not self.prefix_cache or not full:
             return []
-        exact = len(tokens) == full * self.page_tokens
+        exact = keep_state and len(tokens) == full * self.page_tokens
         offered = [
             row[:full] if group.by_token else row[READ : READ + exact]
             for group, row in zip(self.groups, held.rows, strict=True)

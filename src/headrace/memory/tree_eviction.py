@@ -30,19 +30,21 @@ class TreeEviction:
     def __init__(self, groups: Sequence[CachedGroup], page_tokens: int, policy: Policy, uses: TreeUses) -> None:
         self.cost = RecomputeCost()
         self.emptied: set[Node] = set()  # roots that lost their last child
-        self._groups, self._page_tokens, self._edge_bytes = groups, page_tokens, page_tokens * TOKEN_BYTES
+        self.groups, self._page_tokens, self._edge_bytes = groups, page_tokens, page_tokens * TOKEN_BYTES
         kinds = {
             kind: [n for n, group in enumerate(groups) if group.kind == kind] for kind in ("full", "window", "state")
         }
         self._full, self._windows, self._states = kinds["full"], kinds["window"], kinds["state"]
-        self._full_bytes = sum(groups[n].pool.form.page_bytes for n in self._full)
-        self._state_bytes = sum(groups[n].pool.form.page_bytes for n in self._states)
+        self._sizes = [group.pool.form.page_bytes for group in groups]
+        self._full_bytes = sum(self._sizes[n] for n in self._full)
+        self._state_bytes = sum(self._sizes[n] for n in self._states)
         self._by_token = (*self._full, *self._windows)
-        by_token = self._full or self._windows
-        self._page_bytes = sum(groups[n].pool.form.page_bytes for n in by_token) or self._state_bytes
+        self._page_bytes = sum(self._sizes[n] for n in self._full or self._windows) or self._state_bytes
         self.queue: EvictionQueue[Piece] = EvictionQueue(policy)
         self.behind: deque[Node] = deque()  # nodes with pages that windows left behind
         self._uses = uses
+        # Group and page -> a node of which something cannot go while that page is held; that is in no queue.
+        self.parked: dict[tuple[int, int], Node] = {}
         self.doomed: list[list[IntArray]] = [[] for _ in groups]  # pages to free at the end of a call
 
     # -- queues
@@ -105,7 +107,7 @@ class TreeEviction:
 
     def has_state(self, node: Node) -> bool:
         """Whether there is a state behind a node."""
-        return bool(self._states) and any(node.rows[n][0] != NO_PAGE for n in self._states)
+        return self._state_size(node) > 0
 
     # -- giving up
 
@@ -117,8 +119,8 @@ class TreeEviction:
             now: The time.
             nodes: All nodes of the tree.
         """
+        self._unpark()
         freed = self._evict_behind(nbytes)
-        held: list[Node] = []
         table = self._uses.density(now)
 
         def density(kinds: Ints, ages: Floats) -> Floats:
@@ -127,18 +129,7 @@ class TreeEviction:
 
         while freed < nbytes and (piece := self.queue.next(now, density)) is not None:
             node, states = piece
-            some = self._drop_states(node) if states else self._cut(node, nbytes - freed)
-            if some is not None:
-                freed += some
-            else:
-                held.append(node)
-                self.queue.remove(node.state_place if states else node.place)
-                if states:
-                    node.state_place = NOWHERE
-                else:
-                    node.place = NOWHERE
-        for node in held:
-            self.note(node)
+            freed += self._drop_states(node) if states else self._cut(node, nbytes - freed)
         if freed < nbytes and self._windows:  # what windows have left at the ends of nodes that are held otherwise
             freed += sum(self._drop_windows(node, len(node.tokens), n) for node in nodes() for n in self._windows)
         self._flush()
@@ -147,8 +138,7 @@ class TreeEviction:
     def drop_below(self, top: Node) -> None:
         """Keep nothing of a node and of what is behind it."""
         for node in list(top.below()):
-            for n, row in enumerate(node.rows):
-                self.doomed[n].append(row)
+            self._doom(node)
             if node is not top:
                 self.unqueue(node)
                 node.parent = None
@@ -157,36 +147,60 @@ class TreeEviction:
 
     def _evict_behind(self, nbytes: int) -> int:
         freed = 0
-        held: list[Node] = []
         while freed < nbytes and self.behind:
             node = self.behind.popleft()
             node.in_windows = False
             if node.parent is not None:
                 freed += sum(self._drop_windows(node, self._inner(node, n), n) for n in self._windows)
-                held.append(node)
-        for node in held:  # pages that somebody holds are still there
-            self.note(node)
+                for n in self._windows:
+                    inner = node.rows[n][: self._inner(node, n)]
+                    for handle in inner[inner != NO_PAGE][:1].tolist():
+                        self._park(node, n, handle)
         return freed
 
-    def _cut(self, leaf: Node, nbytes: int) -> int | None:
-        """Free pages from the end of a leaf, and its states; remove it when it is empty. None if its end is held."""
-        states = self._lone_states(leaf) if self._states else 0
-        if states is None:
-            return None
+    def _park(self, node: Node, group: int, handle: int) -> None:
+        """Something of a node can go only when a page is held no more; till then nobody looks at it again."""
+        self.parked[group, handle] = node
+        self.groups[group].pool.watch(handle)
+
+    def _unpark(self) -> None:
+        for n, group in enumerate(self.groups):
+            for handle in group.pool.unheld:
+                if (node := self.parked.pop((n, handle), None)) is not None:
+                    self.note(node)
+            group.pool.unheld.clear()
+
+    def _cut(self, leaf: Node, nbytes: int) -> int:
+        """Free pages from the end of a leaf, and its states; remove it when it is empty; park it if its end is held."""
         count = len(leaf.tokens) // self._edge_bytes
-        bound = self._held_pages(leaf)
-        total = count * self._full_bytes + states
+        total = count * self._full_bytes
+        if self._states:
+            total += self._state_size(leaf)
         for n in self._windows:
-            total += int(np.count_nonzero(leaf.rows[n] != NO_PAGE)) * self._groups[n].pool.form.page_bytes
-        if not bound and total <= nbytes:  # all of it, mostly
-            for doomed, row in zip(self.doomed, leaf.rows, strict=True):
-                doomed.append(row)
+            total += int(np.count_nonzero(leaf.rows[n] != NO_PAGE)) * self._sizes[n]
+        if total <= nbytes and not self._is_held(leaf):  # all of it, mostly
+            self._doom(leaf)
             self._remove(leaf)
             return total
-        sizes = self._sizes(leaf, bound)
+        held = self._held_state(leaf)
+        bound = self._held_pages(leaf)
+        if held is None and bound == count and not self._state_size(leaf):
+            ends = ((n, leaf.rows[n].item(-1)) for n in self._by_token)
+            held = next((n, handle) for n, handle in ends if handle != NO_PAGE and self.groups[n].pool.is_held(handle))
+        if held is None:
+            return self._cut_end(leaf, bound, nbytes)
+        self.queue.remove(leaf.place)
+        leaf.place = NOWHERE
+        self._park(leaf, *held)
+        return 0
+
+    def _cut_end(self, leaf: Node, bound: int, nbytes: int) -> int:
+        """Free what is needed of a leaf's states and of its pages behind the first ``bound``."""
+        count, states = len(leaf.tokens) // self._edge_bytes, self._state_size(leaf)
+        sizes = np.full(count - bound, self._full_bytes, np.int64)
+        for n in self._windows:
+            sizes += (leaf.rows[n][bound:] != NO_PAGE) * self._sizes[n]
         tail = np.cumsum(sizes[::-1])
-        if not len(tail) and not states:
-            return None
         pages = 0 if states >= nbytes else min(len(tail), int(np.searchsorted(tail, nbytes - states)) + 1)
         keep = count - pages
         for n in self._by_token:
@@ -203,15 +217,30 @@ class TreeEviction:
             self._remove(leaf)
         return (int(tail[pages - 1]) if pages else 0) + states
 
-    def _lone_states(self, node: Node) -> int | None:
-        """Bytes of a node's states; None if somebody holds one."""
+    def _doom(self, node: Node) -> None:
+        for n, row in enumerate(node.rows):
+            self.doomed[n].append(row)
+
+    def _is_held(self, leaf: Node) -> bool:
+        """Whether somebody holds anything of a leaf: then its first page, if there is a group of all tokens."""
+        for n in self._full:
+            return self.groups[n].pool.is_held(leaf.rows[n].item(0))
+        return self._held_pages(leaf) > 0 or self._held_state(leaf) is not None
+
+    def _held_state(self, node: Node) -> tuple[int, int] | None:
+        """Group and page of a state of a node that somebody holds."""
+        for n in self._states:
+            handle = node.rows[n].item(0)
+            if handle != NO_PAGE and self.groups[n].pool.is_held(handle):
+                return n, handle
+        return None
+
+    def _state_size(self, node: Node) -> int:
+        """Bytes of a node's states."""
         total = 0
         for n in self._states:
-            pool, handle = self._groups[n].pool, int(node.rows[n][0])
-            if handle != NO_PAGE:
-                if pool.references[handle]:
-                    return None
-                total += pool.form.page_bytes
+            if node.rows[n].item(0) != NO_PAGE:
+                total += self._sizes[n]
         return total
 
     def _held_pages(self, leaf: Node) -> int:
@@ -219,18 +248,11 @@ class TreeEviction:
         bound = 0
         for n in self._by_token:
             row = leaf.rows[n]
-            held = self._groups[n].pool.references[row]
+            held = self.groups[n].pool.references[row]
             if held.any():
                 held *= row != NO_PAGE
                 bound = max(bound, int(np.flatnonzero(held)[-1]) + 1 if held.any() else 0)
         return bound
-
-    def _sizes(self, leaf: Node, first: int) -> Ints:
-        """Bytes of each page of tokens from ``first`` on."""
-        sizes = np.full(self._end(leaf) - leaf.start - first, self._full_bytes, np.int64)
-        for n in self._windows:
-            sizes += (leaf.rows[n][first:] != NO_PAGE) * self._groups[n].pool.form.page_bytes
-        return sizes
 
     def _remove(self, leaf: Node) -> None:
         parent = leaf.parent
@@ -239,38 +261,43 @@ class TreeEviction:
         del parent.children[edge]
         leaf.parent = None
         self.unqueue(leaf)
-        self._uses.end(leaf, parent)
+        self._uses.end(leaf, parent, edge)
+        if parent.children:
+            return
         if parent.parent is not None:
             self.note(parent)
-        elif not parent.children:
+        else:
             self.emptied.add(parent)
 
-    def _drop_states(self, node: Node) -> int | None:
-        """Free the states of a node; None if all are held."""
+    def _drop_states(self, node: Node) -> int:
+        """Free the states of a node; if all are held, park it."""
         freed = 0
         for n in self._states:
-            pool, row = self._groups[n].pool, node.rows[n]
-            if row[0] != NO_PAGE and not pool.references[row[0]]:
-                self.doomed[n].append(row)
+            pool, handle = self.groups[n].pool, node.rows[n].item(0)
+            if handle != NO_PAGE and not pool.is_held(handle):
+                self.doomed[n].append(node.rows[n])
                 node.rows[n] = no_state()
-                freed += pool.form.page_bytes
-        if not freed:
-            return None
-        self.note(node)
+                freed += self._sizes[n]
+        if freed:
+            self.note(node)
+        elif (held := self._held_state(node)) is not None:
+            self.queue.remove(node.state_place)
+            node.state_place = NOWHERE
+            self._park(node, *held)
         return freed
 
     def _drop_windows(self, node: Node, pages: int, group: int) -> int:
         """Free the pages of a window group at the front of a node."""
-        pool, row = self._groups[group].pool, node.rows[group].copy()
+        pool, row = self.groups[group].pool, node.rows[group].copy()
         inner = row[:pages]
         gone = (inner != NO_PAGE) & (pool.references[inner] == 0)
         self.doomed[group].append(inner[gone])
         inner[gone] = NO_PAGE
         node.rows[group] = row
-        return int(np.count_nonzero(gone)) * pool.form.page_bytes
+        return int(np.count_nonzero(gone)) * self._sizes[group]
 
     def _flush(self) -> None:
-        for group, doomed in zip(self._groups, self.doomed, strict=True):
+        for group, doomed in zip(self.groups, self.doomed, strict=True):
             if doomed:
                 pages = np.concatenate(doomed)
                 group.pool.uncache(pages if group.kind == "full" else pages[pages != NO_PAGE])
@@ -283,7 +310,7 @@ class TreeEviction:
 
     def _inner(self, node: Node, group: int) -> int:
         """Pages at the front of a node that the token behind it does not see."""
-        window = self._groups[group].window
+        window = self.groups[group].window
         return max(0, len(node.tokens) // TOKEN_BYTES - window + 1) // self._page_tokens
 
     def has_inner(self, node: Node) -> bool:

@@ -57,10 +57,12 @@ class Match:
     Attributes:
         pages: Pages of tokens.
         rows: int32 of each group: [pages], ``NO_PAGE`` where none is needed; [1] or [0] of a state.
+        branch: Pages whose tokens are in the tree, though not all that is needed to go on behind them.
     """
 
     pages: int
     rows: tuple[IntArray, ...]
+    branch: int
 
 
 class Node:
@@ -156,6 +158,18 @@ def _common(edge: bytes, tokens: bytes, position: int) -> int:
 def row_of(path: list[Node], group: int) -> IntArray:
     """Pages of a group along a path of nodes."""
     return np.concatenate([node.rows[group] for node in path]) if path else np.empty(0, np.int32)
+
+
+def row_between(path: list[Node], group: int, first: int, end: int) -> IntArray:
+    """Pages ``first`` to ``end - 1`` of a group along a path of nodes."""
+    parts = []
+    for node in reversed(path):
+        row = node.rows[group]
+        if node.start < end:
+            parts.append(row[max(0, first - node.start) : end - node.start])
+        if node.start <= first:
+            break
+    return np.concatenate(parts[::-1]) if parts else np.empty(0, np.int32)
 
 
 def no_state() -> IntArray:

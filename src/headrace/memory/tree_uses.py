@@ -5,8 +5,11 @@ from __future__ import annotations
 from headrace.memory.reuse import MOST_USES, STATE, Floats, ReuseLog
 from headrace.memory.tree_node import NOWHERE, Node
 
-MOST_GHOSTS = 65536
+MOST_GHOSTS = 32768
 MOST_LOST = 8
+
+
+Ghosts = dict[tuple[int, bytes], tuple[int, tuple[int, ...]]]
 
 
 class TreeUses:
@@ -19,8 +22,10 @@ class TreeUses:
     def __init__(self, edge_bytes: int) -> None:
         self.log = ReuseLog()
         self._edge_bytes = edge_bytes
-        # First page of a leaf that went, and its place -> uses, and the sample's numbers of the last of them.
-        self._ghosts: dict[tuple[int, bytes], tuple[int, tuple[int, ...]]] = {}
+        # First page of a leaf that went, and its place -> uses, and the numbers of the last of them. When this is
+        # full, those that went before these are dropped at once.
+        self._ghosts: Ghosts = {}
+        self._older: Ghosts = {}
 
     def density(self, now: float) -> Floats:
         """See ``ReuseLog.density``."""
@@ -57,20 +62,22 @@ class TreeUses:
 
     def begin(self, leaf: Node) -> None:
         """A leaf is new, or back."""
-        uses, records = self._ghosts.pop((leaf.start, leaf.tokens[: self._edge_bytes]), (NOWHERE, ()))
+        name = leaf.start, leaf.tokens[: self._edge_bytes]
+        nothing: tuple[int, tuple[int, ...]] = (NOWHERE, ())
+        uses, records = self._ghosts.pop(name) if name in self._ghosts else self._older.pop(name, nothing)
         for record in records:
             self.log.use(record, leaf.last_used)
         leaf.uses = uses + 1
         leaf.record = self.log.see(min(leaf.uses, MOST_USES), leaf.last_used)
 
-    def end(self, leaf: Node, parent: Node) -> None:
+    def end(self, leaf: Node, parent: Node, edge: bytes) -> None:
         """A leaf goes. Whoever comes back to it uses it again, however much of what was behind went with it."""
         records = leaf.lost if leaf.record == NOWHERE else (*leaf.lost, leaf.record)
-        if parent.parent is not None:
+        if records and parent.parent is not None:
             parent.lost = (*parent.lost, *records)[-MOST_LOST:]
-        self._ghosts[leaf.start, leaf.tokens[: self._edge_bytes]] = leaf.uses, records
-        if len(self._ghosts) > MOST_GHOSTS:
-            del self._ghosts[next(iter(self._ghosts))]
+        self._ghosts[leaf.start, edge] = leaf.uses, records
+        if len(self._ghosts) >= MOST_GHOSTS:
+            self._ghosts, self._older = {}, self._ghosts
 
     def divide(self, node: Node, rest: Node) -> None:
         """What is known of a node goes to its end, which is split off; the front was used as often."""

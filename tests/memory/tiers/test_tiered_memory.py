@@ -26,7 +26,7 @@ from hypothesis.stateful import (
 from tier_doubles import Clock, Crew, FakeFiles, FaultyPages
 from token_pages import PAGE, STEP, Running, TokenPages, array, memory
 
-from headrace.engine.policy import chunk
+from headrace.engine.policy import Places, chunk
 from headrace.memory.commands import POISON, carry_out
 from headrace.memory.state_memory import RowWrite
 from headrace.memory.tiered_memory import TieredMemory, tier_groups
@@ -84,7 +84,7 @@ class Replica:
         pending = len(sequence.tokens) - sequence.computed
         if not pending:
             return False
-        count = chunk(sequence.computed, pending, most, PAGE if self.mem.has_states else 1)
+        count = chunk(sequence.computed, pending, most, Places(PAGE, 1 << 20, 0) if self.mem.has_states else None)
         reach = sequence.computed + count
         fits = self.mem.fits(sequence.held, reach, step_tokens=STEP)
         if not (sequence.computed < sequence.held.reach and reach <= sequence.held.reach):
