@@ -236,3 +236,43 @@ def test_keys_are_apart():
         assert tree.cached(key, np.array([1, 2], np.int32)) == 0
     assert tree.cached(PrefixKey("a"), np.array([1, 2], np.int32)) == 2
     assert NO_PAGE not in tree.match(KEY, np.array([1, 2], np.int32)).rows[0]
+
+
+def test_held_leaves_are_looked_at_once():
+    tree, pool = tree_of(100)
+    held = []
+    for n in range(20):
+        tokens = np.array([n, n], np.int32)
+        held.append(tree.insert(KEY, tokens, [pool.allocate(2)])[0])
+    assert tree.evict(1) == 0
+    assert len(tree._eviction.queue) == 0
+    tree.check()
+    pool.release(held[0])
+    pool.retain(held[0])  # and held again before anybody looks
+    tree.check()
+    assert tree.evict(1) == 0
+    pool.release(held[0][1:])
+    pool.release(held[1])
+    tree.check()
+    assert tree.evict(100) == 3
+    tree.check()
+    pool.release(np.concatenate([held[0][:1], *held[2:]]))
+    assert tree.evict(100) == 37
+    assert tree.describe()["nodes"] == 0
+
+
+def test_states_that_are_held_wait_outside_of_the_queue():
+    form = PageForm.of(1, [(1, 1)])
+    arena = Arena(100, 1)
+    pools = [Pool(arena, form, group=n) for n in range(2)]
+    tree = PrefixTree([CachedGroup("full", pools[0]), CachedGroup("state", pools[1])], 1)
+    pages, state = pools[0].allocate(4), pools[1].allocate(1)
+    tree.insert(KEY, np.arange(4, dtype=np.int32), [pages, state])
+    assert tree.evict(1) == 0
+    assert len(tree._eviction.queue) == 0
+    tree.check()
+    pools[1].release(state)
+    assert tree.evict(1) == 1
+    tree.check()
+    pools[0].release(pages)
+    assert tree.evict(10) == 4
