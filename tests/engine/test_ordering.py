@@ -113,6 +113,20 @@ def test_slots_go_to_the_urgent_who_may_interrupt():
         assert results[number, 0].tokens == expected(engine.memory.groups, text(number), count)
 
 
+def test_a_prompt_that_is_being_computed_makes_way_for_a_more_urgent_one():
+    engine, results = engine_with(slots=2, step=16, ahead=0), {}
+    for number in range(2):
+        engine.add(request(number, text(number, 100), params(2), priority=1))
+        collect(engine, results, engine.step())
+    engine.add(request(2, text(2, 8), params(2)))
+    collect(engine, results, engine.step())
+    assert len(results[2, 0].tokens) == 1
+    engine.check()
+    while engine.has_work:
+        collect(engine, results, engine.step())
+    assert [len(results[number, 0].tokens) for number in range(3)] == [2] * 3
+
+
 def test_the_longest_cached_prefix_goes_first():
     engine = engine_with(slots=1, policy="longest-prefix")
     run(engine, request(0, text(0, 40), params(1)))

@@ -175,9 +175,14 @@ class Scheduler:
         if self.waiting or len(plan.counts) < len(self.running):
             now = time.monotonic()
             budget = self._prefill_budget(plan)
-            self._plan_prefill(plan, budget, now)
-            if self.waiting:
-                self._admit(plan, budget, now)
+            if self.tiers.present:
+                self._fetch(self._order.sort(self.waiting, now)[:FETCHED])
+            prompts = {s.priority for s in self.running if s.pending > 1}
+            admitting = True
+            # A prompt that is being computed makes way for a more urgent one that waits.
+            for priority in sorted(prompts.union(s.priority for s in self.waiting)):
+                self._plan_prefill(plan, budget, now, priority)
+                admitting = admitting and self._admit(plan, budget, now, priority)
 
     def _plan_decode(self, plan: Plan) -> None:
         for sequence in self.running.copy():
@@ -201,8 +206,9 @@ class Scheduler:
         most_urgent = min((s.priority for s in plan.counts), default=None)
         return policy.Budget(max(self.limits.max_batch_tokens - len(plan.counts), 0), bounded, most_urgent)
 
-    def _plan_prefill(self, plan: Plan, budget: policy.Budget, now: float) -> None:
-        for sequence in self._order.sort([s for s in self.running if s.pending > 1], now):
+    def _plan_prefill(self, plan: Plan, budget: policy.Budget, now: float, priority: int) -> None:
+        prompts = [s for s in self.running if s.pending > 1 and s.priority == priority]
+        for sequence in self._order.sort(prompts, now):
             left = budget.left(sequence.priority)
             if left > 0 and sequence.slot != NO_SLOT:
                 budget.take(self._take_chunk(plan, sequence, left))
@@ -223,24 +229,23 @@ class Scheduler:
         spacing = self.memory.snapshot_spacing(step_seconds, token_seconds, self._prompt_tokens)
         return policy.Places(self.memory.page_tokens, spacing, sequence.keep_at)
 
-    def _admit(self, plan: Plan, budget: policy.Budget, now: float) -> None:
-        none_free = not self._free_slots and self.waiting[0].priority >= self.running[-1].priority
-        if none_free and not self.tiers.present:
-            return
-        order = self._order.sort(self.waiting, now)
-        self._fetch(order[:FETCHED])
-        for sequence in [] if none_free else order:
-            left = budget.left(sequence.priority)
+    def _admit(self, plan: Plan, budget: policy.Budget, now: float, priority: int) -> bool:
+        """Start waiting sequences of a priority; whether less urgent ones may start behind them."""
+        if not self._free_slots and priority >= self.running[-1].priority:
+            return False
+        for sequence in self._order.sort([s for s in self.waiting if s.priority == priority], now):
+            left = budget.left(priority)
             if left <= 0:
-                return
+                return False
             if sequence.is_fetching or self._waits_for_leader(sequence):
                 continue
             if not self._start(plan, sequence):
-                return  # strictly in order: a smaller one behind must not starve it
+                return False  # strictly in order: a smaller one behind must not starve it
             taken = self._take_chunk(plan, sequence, left)
             if not taken:
-                return
+                return False
             budget.take(taken)
+        return True
 
     def _fetch(self, sequences: list[Sequence]) -> None:
         """Have prefixes loaded from tiers where that is faster than computing them; those behind go first meanwhile."""
