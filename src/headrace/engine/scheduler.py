@@ -172,7 +172,7 @@ class Scheduler:
 
     def _plan_all(self, plan: Plan) -> None:
         self._plan_decode(plan)
-        if self.waiting or len(plan.counts) < len(self.running):
+        if self._somebody_may_start() or len(plan.counts) < len(self.running):
             now = time.monotonic()
             budget = self._prefill_budget(plan)
             if self.tiers.present:
@@ -183,6 +183,12 @@ class Scheduler:
             for priority in sorted(prompts.union(s.priority for s in self.waiting)):
                 self._plan_prefill(plan, budget, now, priority)
                 admitting = admitting and self._admit(plan, budget, now, priority)
+
+    def _somebody_may_start(self) -> bool:
+        """Whether it is worth looking at the queue; while every slot is taken it mostly is not."""
+        if not self.waiting:
+            return False
+        return bool(self._free_slots) or self.tiers.present or self.waiting[0].priority < self.running[-1].priority
 
     def _plan_decode(self, plan: Plan) -> None:
         for sequence in self.running.copy():
