@@ -169,10 +169,13 @@ class Engine:
         """Learn what steps cost from a prompt of so many tokens, before the first request; no more remains of it."""
         prompt = np.arange(tokens, dtype="<i4") % self.spec.vocab_size
         params = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
+        tiers, self.scheduler.tiers = self.scheduler.tiers, Tiers(self.memory)  # or they would keep it
         self.add(Generate(0, prompt.tobytes(), params))
         while self._requests or self._submitted:
             self.step()
         self.scheduler.restart([])
+        tiers.planned(self._totals.steps)
+        self.scheduler.tiers = tiers
         self._totals = _Totals(steps=self._totals.steps)
 
     def close(self, seconds: float = 10.0) -> None:
