@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from byte_executor import VOCAB, ByteExecutor, expected
 from engines import collect, request
+from tier_doubles import Crew
 
 from headrace.engine.engine import Engine
 from headrace.engine.sampling_params import SamplingParams
@@ -14,6 +15,10 @@ from headrace.engine.scheduler import SchedulerLimits
 from headrace.memory.behind import Tiers
 from headrace.memory.page_form import PageForm
 from headrace.memory.state_memory import MemoryGroup, StateMemory
+from headrace.memory.tiered_memory import TieredMemory, tier_groups
+from headrace.memory.tiers.keys import Identity
+from headrace.memory.tiers.page_bytes import ArenaBytes
+from headrace.memory.tiers.store import TierLimits, TierStore
 from headrace.models.spec import ModelSpec
 
 PAGE = 4
@@ -128,3 +133,29 @@ def test_a_step_takes_no_longer_for_what_was_idle_before_it(monkeypatch, tiers, 
     while engine.stats().running or engine.stats().waiting:
         engine.step()
     assert engine.stats().step_seconds < 10
+
+
+def test_nothing_of_a_rehearsal_is_stored():
+    groups, engine = small_engine()
+    crew, pages = Crew(), ArenaBytes(engine.executor.buffer, engine.executor.forms)
+    identity = Identity("weights", "layout", "numerics")
+    store = TierStore(tier_groups(groups), PAGE, pages, identity, TierLimits(100_000), hands=crew)
+    engine.scheduler.tiers = tiers = TieredMemory(engine.memory, store)
+    engine.rehearse(40)
+    crew.finish()
+    tiers.collected(engine.stats().step)
+    assert tiers.describe()["host"]["runs"] == 0
+    results, params = {}, SamplingParams(temperature=0, max_tokens=4)
+    engine.add(request(0, [1, 2, 3, 4, 5], params))
+    while engine.has_work:
+        collect(engine, results, engine.step())
+        crew.finish()
+        engine.check()
+    assert results[0, 0].tokens == expected(groups, [1, 2, 3, 4, 5], 4)
+    assert tiers.describe()["host"]["runs"] > 0
+
+
+def test_samples_that_wait_for_their_prompt_count_once():
+    _, engine = small_engine()
+    engine.add(request(0, [1] * 40, SamplingParams(n=64)))
+    assert engine.stats().prefill_tokens == 40 + 63

@@ -109,9 +109,12 @@ class Scheduler:
 
     @property
     def prefill_tokens(self) -> int:
-        """Tokens of waiting sequences, and what is not computed of running ones' prompts."""
+        """Tokens of waiting sequences, and what is not computed of running ones' prompts.
+
+        A sample that waits for its prompt will begin with the last token of it.
+        """
         running = sum([s.pending for s in self.running if s.pending > 1])
-        return running + sum([s.known for s in self.waiting])
+        return running + sum([1 if self._waits_for_leader(s) else s.known for s in self.waiting])
 
     def plan(self, step: int) -> Planned | None:
         """Decide the next step, on the understanding that those planned before it will have run.
