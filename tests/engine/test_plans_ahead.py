@@ -159,3 +159,15 @@ def test_samples_that_wait_for_their_prompt_count_once():
     _, engine = small_engine()
     engine.add(request(0, [1] * 40, SamplingParams(n=64)))
     assert engine.stats().prefill_tokens == 40 + 63
+
+
+def test_a_failed_step_has_times_of_its_own():
+    fault, ends = OneFault(PAGE - 1), {}
+    _, engine = small_engine(fault)
+    for number in range(2):
+        engine.add(request(number, [1], SamplingParams(temperature=0, max_tokens=8)))
+    while engine.has_work:
+        engine.step()
+        ends[engine.stats().step] = engine.stats().ended
+    assert fault.failed
+    assert len(set(ends.values())) == len(ends)

@@ -150,7 +150,9 @@ class Engine:
         try:
             output = self.executor.collect(ticket)
         except Exception as error:
+            failed = time.monotonic()
             log.exception("step %d failed with %d rows", ticket.step, oldest.batch.rows)
+            self._note_times(began, waiting, failed, failed - waiting)
             return late + self._recover(oldest, error)
         collected = time.monotonic()
         deltas = self._take_output(oldest, output)
