@@ -10,9 +10,7 @@ from engines import collect, request, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.engine.admission import expected_prefill
 from headrace.engine.engine import Engine
-from headrace.engine.messages import EngineStats
 from headrace.engine.objective import aims
 from headrace.engine.ordering import LONGEST_OVERTAKING, POLICIES, Standing, least_slack, longest_prefix
 from headrace.engine.sampling_params import SamplingParams
@@ -240,6 +238,27 @@ def test_objectives_differ_in_the_length_of_a_step():
     assert aims("slo", 0.1).policy == "slo"
 
 
-def test_what_can_be_expected_of_a_prompt():
-    assert expected_prefill(EngineStats(), 100) == 0
-    assert expected_prefill(EngineStats(prefill_tokens=900, prefill_rate=500.0), 100) == 2.0
+def test_a_first_token_that_cannot_come_in_time_is_refused_at_once():
+    """What counts is what goes before it, and what of its own prompt is not cached; a token takes a millisecond."""
+    engine = engine_for_costs()
+    now = time.monotonic()
+    for number, prompt, more, late in (
+        (1, text(1, 100), {"deadline": now + 0.05}, True),
+        (2, text(1, 100), {"deadline": now + 50}, False),
+        (3, text(0, 100), {"deadline": now + 0.05}, True),  # cached, but behind the other
+        (4, text(0, 100), {"deadline": now + 0.05, "priority": -1}, False),
+    ):
+        deltas = engine.add(request(number, prompt, params(2), **more))
+        assert [delta.finish.reason for delta in deltas] == ["late"] * late, number
+    engine.abort(range(5))
+    while engine.has_work:
+        engine.step()
+    engine.check()
+
+
+def engine_for_costs():
+    """An engine that has learned its speed, with one prompt in the tree."""
+    engine = engine_with(slots=2, step=16)
+    for number in range(10):
+        run(engine, request(number, text(0, 100) if number == 9 else text(number + 20, 100), params(4)))
+    return engine

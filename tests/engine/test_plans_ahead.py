@@ -158,7 +158,7 @@ def test_nothing_of_a_rehearsal_is_stored():
 def test_samples_that_wait_for_their_prompt_count_once():
     _, engine = small_engine()
     engine.add(request(0, [1] * 40, SamplingParams(n=64)))
-    assert engine.stats().prefill_tokens == 40 + 63
+    assert engine.scheduler.prefill_tokens(0) == 40 + 63
 
 
 def test_a_failed_step_has_times_of_its_own():

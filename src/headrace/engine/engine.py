@@ -21,6 +21,7 @@ from headrace.engine.sequence import Sequence
 from headrace.engine.validation import check_request
 from headrace.errors import InvalidInput
 from headrace.memory.behind import Tiers
+from headrace.memory.prefix_tree import PrefixKey
 from headrace.memory.state_memory import StateMemory
 from headrace.models.spec import ModelSpec
 from headrace.runtime.batch import Executor, IntArray, StepOutput, Ticket
@@ -111,6 +112,8 @@ class Engine:
                 TokenDelta(message.request, i, finish=Finish("error", message=str(error)))
                 for i in range(message.params.n)
             ]
+        if self._would_be_late(message, prompt):
+            return [TokenDelta(message.request, i, finish=Finish("late")) for i in range(message.params.n)]
         if not self._requests and not self._submitted:
             self._collected = None  # there was nothing to do, whatever transfers there were
         self._requests[message.request] = []
@@ -205,8 +208,6 @@ class Engine:
             pages_used=held,
             pages_cached=cached,
             pages_free=free,
-            prefill_tokens=scheduler.prefill_tokens,
-            prefill_rate=scheduler.cost.prefill_rate(scheduler.limits.max_batch_tokens),
             prompt_tokens=total.prompt_tokens,
             cached_tokens=total.cached_tokens,
             tier_tokens=scheduler.tiers.loaded_tokens,
@@ -251,6 +252,15 @@ class Engine:
         live = {id(s) for group in self._requests.values() for s in group if not s.finished}
         queued = {id(s) for s in (*self.scheduler.running, *self.scheduler.waiting)}
         assert live == queued, "a sequence is lost"
+
+    def _would_be_late(self, message: Generate, prompt: IntArray) -> bool:
+        """Whether a new prompt cannot be computed by its deadline, behind those that go before it."""
+        rate = self.scheduler.cost.prefill_rate(self.scheduler.limits.max_batch_tokens)
+        if message.deadline is None or not rate:  # nothing is known yet
+            return False
+        cached = self.memory.cached(PrefixKey(message.salt), prompt)
+        tokens = self.scheduler.prefill_tokens(message.priority) + len(prompt) - cached
+        return time.monotonic() + tokens / rate > message.deadline
 
     # --- a sample's life ----------------------------------------------------------------------------------------
 

@@ -29,7 +29,7 @@ class Generate(msgspec.Struct, frozen=True, tag=True):
         salt: Requests share cached prefixes only with requests of the same salt.
         tenant: Whose share of the engine it is served from.
         priority: Lower is more urgent; it may preempt what is less so.
-        deadline: Stamp by which the request is to be scheduled for its first token, or refused.
+        deadline: Stamp by which the first token is wanted; the request is refused as soon as that cannot be expected.
     """
 
     request: int
@@ -108,8 +108,6 @@ class EngineStats(msgspec.Struct, frozen=True):
         pages_used: Pages that running sequences hold.
         pages_cached: Pages that only the prefix tree holds.
         pages_free: Pages that nobody holds.
-        prefill_tokens: Tokens of waiting sequences, and of those that run what is not computed of their prompts.
-        prefill_rate: Tokens of a prompt that are computed in a second; 0 while nothing is known.
         prompt_tokens: Prompt tokens of admitted sequences.
         cached_tokens: Those of them found in the prefix tree.
         tier_tokens: Tokens whose state was loaded from host memory or disk.
@@ -128,8 +126,6 @@ class EngineStats(msgspec.Struct, frozen=True):
     pages_used: int = 0
     pages_cached: int = 0
     pages_free: int = 0
-    prefill_tokens: int = 0
-    prefill_rate: float = 0.0
     prompt_tokens: int = 0
     cached_tokens: int = 0
     tier_tokens: int = 0
@@ -155,8 +151,8 @@ class Finish(msgspec.Struct, frozen=True, omit_defaults=True):
     """How a sample ended.
 
     Attributes:
-        reason: ``stop`` (end of sequence, stop token or stop string), ``length``, ``abort``, ``late`` (it waited beyond
-            its deadline) or ``error``.
+        reason: ``stop`` (end of sequence, stop token or stop string), ``length``, ``abort``, ``late`` (refused, for the
+            first token cannot be expected by its deadline) or ``error``.
         stop: The stop string or stop token id that ended it; None for end of sequence.
         hidden_tokens: Trailing output tokens (0 or 1) that ended it and are no part of the text.
         message: For ``error``.

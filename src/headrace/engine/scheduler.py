@@ -107,14 +107,13 @@ class Scheduler:
         """Those whose request has waited beyond its deadline: what counts is its first sample."""
         return [s for s in self.waiting if s.deadline < now and (s.leader or s).first_scheduled is None]
 
-    @property
-    def prefill_tokens(self) -> int:
-        """Tokens of waiting sequences, and what is not computed of running ones' prompts.
+    def prefill_tokens(self, priority: int) -> int:
+        """Tokens that are to be computed before a new prompt of a priority.
 
         A sample that waits for its prompt will begin with the last token of it.
         """
-        running = sum([s.pending for s in self.running if s.pending > 1])
-        return running + sum([1 if self._waits_for_leader(s) else s.known for s in self.waiting])
+        before = [s for s in (*self.running, *self.waiting) if s.priority <= priority and s.pending > 1]
+        return sum(1 if self._waits_for_leader(s) else s.pending for s in before)
 
     def plan(self, step: int) -> Planned | None:
         """Decide the next step, on the understanding that those planned before it will have run.

@@ -129,7 +129,7 @@ async def serve(
         ClientDisconnect: The client of an answer that is not streamed went away.
     """
     generator, samples = services.generator, len(answer.samples)
-    generator.admit(answer.jobs)
+    generator.admit(samples)
 
     async def close() -> None:
         try:

@@ -14,7 +14,6 @@ import numpy as np
 
 from headrace.api.errors import ApiError, deadline_unmet, internal_error, overloaded, unavailable
 from headrace.api.fields import SamplingFields
-from headrace.engine.admission import expected_prefill
 from headrace.engine.messages import Finish, Generate, PositionLogprobs, TokenDelta
 from headrace.engine.sampling_params import SamplingParams
 from headrace.engine.validation import check_request, check_room
@@ -140,14 +139,12 @@ class Generator:
         if explicit_max is not None:
             check_room(len(tokens), explicit_max, context_length=info.context_length, field=fields[1])
 
-    def admit(self, jobs: Sequence[Job]) -> None:
-        """Take jobs into the account of the queue, or refuse them all.
+    def admit(self, samples: int) -> None:
+        """Take samples into the account of the queue, or refuse them all.
 
         Raises:
-            ApiError: 429 when the queue is full, 503 when the engine is not there, the server is ending, or a first
-                token cannot be expected by its deadline.
+            ApiError: 429 when the queue is full, 503 when the engine is not there or the server is ending.
         """
-        samples = sum(job.params.n for job in jobs)
         if self.draining or not self.replica.ready or self.replica.info is None:
             raise self._not_ready()
         slots = self.replica.info.max_running
@@ -156,12 +153,6 @@ class Generator:
         if self._admitted and waiting > self._config.max_queue:
             wait = min(self._sample_seconds * max(1.0, self._admitted / slots), 60.0)
             raise overloaded(wait, f"{self._admitted} samples are running or queued, the limit here; try again later.")
-        deadline = min((job.deadline for job in jobs if job.deadline is not None), default=None)
-        if deadline is not None:
-            tokens = sum(len(job.prompt.tokens) for job in jobs)
-            late = time.monotonic() + expected_prefill(self.replica.stats, tokens) - deadline
-            if late > 0:
-                raise deadline_unmet(late)
         self._admitted += samples
 
     def release(self, samples: int) -> None:
