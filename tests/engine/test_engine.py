@@ -308,8 +308,7 @@ class Requests(RuleBasedStateMachine):
 
     @initialize(chunk=st.sampled_from([3, 16, 64]), slots=st.integers(1, 5), cache=st.booleans())
     def start(self, chunk, slots, cache):
-        # Steps that hang on time would cut prompts elsewhere on a busy machine, and PyTorch rounds by the cut.
-        options = {"max_batch_tokens": chunk, "max_running": slots, "prefix_cache": cache, "max_step_ms": 0}
+        options = {"max_batch_tokens": chunk, "max_running": slots, "prefix_cache": cache}
         self.engine = engine_for(self.folder, pages=12, context_length=96, **options)
         self.results, self.live, self.asked, self.next = {}, set(), {}, 0
 
