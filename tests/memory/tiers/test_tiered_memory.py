@@ -556,7 +556,7 @@ def test_with_real_threads_on_a_real_disk(tmp_path):
         made.stop()
         made.tiered.close(20.0)
         made.store.check()
-    assert done > 10
+    assert done, "nothing was ever loaded"
     assert made.store.disk.usage().errors == 0
 
 
