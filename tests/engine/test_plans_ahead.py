@@ -12,6 +12,7 @@ from tier_doubles import Crew
 from headrace.engine.engine import Engine
 from headrace.engine.sampling_params import SamplingParams
 from headrace.engine.scheduler import SchedulerLimits
+from headrace.errors import InvalidInput
 from headrace.memory.behind import Tiers
 from headrace.memory.page_form import PageForm
 from headrace.memory.state_memory import MemoryGroup, StateMemory
@@ -171,3 +172,9 @@ def test_a_failed_step_has_times_of_its_own():
         ends[engine.stats().step] = engine.stats().ended
     assert fault.failed
     assert len(set(ends.values())) == len(ends)
+
+
+def test_an_executor_that_wants_more_than_one_batch_ahead_is_refused():
+    with pytest.raises(InvalidInput) as caught:
+        small_engine(ahead=2)
+    assert caught.value.field == "executor.ahead"

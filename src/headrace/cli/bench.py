@@ -22,6 +22,7 @@ from headrace.cli.options import (
     DTypeOption,
     ExecutorChoice,
     ExecutorOption,
+    JsonOption,
     Numerics,
     NumericsOption,
     RecipeOption,
@@ -31,10 +32,6 @@ from headrace.cli.options import (
 if TYPE_CHECKING:
     from headrace.bench.engine import EngineRates
     from headrace.bench.limits import Limits
-
-JsonOption = Annotated[
-    str | None, typer.Option("--json", metavar="FILE", help="Write one JSON object to a file; - is standard output.")
-]
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headrace.cli.options import JsonOption
+
 if TYPE_CHECKING:
     from headrace.bench.cache import HitRates
     from headrace.bench.cache_cost import Times
@@ -24,10 +26,7 @@ def cache(
     active: Annotated[int, typer.Option(min=1, help="Sessions of agents under way at once, on average.")] = 14,
     seed: Annotated[int, typer.Option(help="Of the agents' order and starts.")] = 0,
     cost: Annotated[bool, typer.Option("--cost", help="Time the tree's operations at 10 million tokens.")] = False,
-    json_target: Annotated[
-        str | None,
-        typer.Option("--json", metavar="FILE", help="Write one JSON object to a file; - is standard output."),
-    ] = None,
+    json_target: JsonOption = None,
 ) -> None:
     """Replay traces through the prefix tree: shares of prompt tokens that are found.
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headrace.cli.options import JsonOption
+
 if TYPE_CHECKING:
     from headrace.bench.memory import Concurrency, FullArena
 
@@ -18,10 +20,7 @@ def memory(
     warmup: Annotated[int, typer.Option(min=0, help="Steps until the arena is full and requests come and go.")] = 1500,
     steps: Annotated[int, typer.Option(min=1, help="Steps that count.")] = 500,
     seed: Annotated[int, typer.Option(min=0, help="Of the requests.")] = 0,
-    json_target: Annotated[
-        str | None,
-        typer.Option("--json", metavar="FILE", help="Write one JSON object to a file; - is standard output."),
-    ] = None,
+    json_target: JsonOption = None,
 ) -> None:
     """Measure how full the memory for state gets.
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.cli.options import DEFAULT_MODEL, MODEL_HELP, ThreadsOption
+from headrace.cli.options import DEFAULT_MODEL, MODEL_HELP, JsonOption, ThreadsOption
 
 if TYPE_CHECKING:
     from headrace.bench.overhead import StepCosts
@@ -21,10 +21,7 @@ def overhead(
     model: Annotated[str, typer.Argument(help=MODEL_HELP)] = DEFAULT_MODEL,
     steps: Annotated[int, typer.Option(min=10, help="Steps of each kind.")] = 500,
     threads: ThreadsOption = None,
-    json_target: Annotated[
-        str | None,
-        typer.Option("--json", metavar="FILE", help="Write one JSON object to a file; - is standard output."),
-    ] = None,
+    json_target: JsonOption = None,
 ) -> None:
     """Measure what planning costs, and how much of it the forward pass hides.
 

@@ -12,6 +12,7 @@ from headrace.cli.options import (
     DEFAULT_MODEL,
     DEFAULT_RECIPE,
     MODEL_HELP,
+    JsonOption,
     Numerics,
     NumericsOption,
     RecipeOption,
@@ -32,10 +33,7 @@ def quality(
     tokens: Annotated[int, typer.Option(min=4, help="Tokens of the text to compute.")] = 20_000,
     context: Annotated[int, typer.Option(min=4, help="Tokens of a piece; its second half counts.")] = 512,
     threads: ThreadsOption = None,
-    json_target: Annotated[
-        str | None,
-        typer.Option("--json", metavar="FILE", help="Write one JSON object to a file; - is standard output."),
-    ] = None,
+    json_target: JsonOption = None,
 ) -> None:
     """Measure what a recipe loses beside PyTorch in float32.
 

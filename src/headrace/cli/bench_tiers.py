@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.cli.options import MODEL_HELP
+from headrace.cli.options import MODEL_HELP, JsonOption
 
 if TYPE_CHECKING:
     from headrace.bench.resumption import FirstTokens
@@ -20,10 +20,7 @@ def tiers(
     folder: Annotated[
         Path, typer.Argument(help="A folder on the disk to measure.", exists=True, file_okay=False)
     ] = Path(),
-    json_target: Annotated[
-        str | None,
-        typer.Option("--json", metavar="FILE", help="Write one JSON object to a file; - is standard output."),
-    ] = None,
+    json_target: JsonOption = None,
     tokens: Annotated[int, typer.Option(min=16, help="Tokens of the prefix.")] = 4000,
     repeat: Annotated[int, typer.Option(min=1, help="Runs of each kind; the median counts.")] = 5,
     model: Annotated[str | None, typer.Option(help="Measure the time to the first token, too: " + MODEL_HELP)] = None,

@@ -52,3 +52,6 @@ NumericsOption = Annotated[
     ),
 ]
 ThreadsOption = Annotated[int | None, typer.Option(min=1, help="Threads that compute; by default one a core.")]
+JsonOption = Annotated[
+    str | None, typer.Option("--json", metavar="FILE", help="Write one JSON object to a file; - is standard output.")
+]

@@ -15,6 +15,7 @@ from headrace.cli.options import (
     DEFAULT_MODEL,
     DEFAULT_RECIPE,
     MODEL_HELP,
+    JsonOption,
     Numerics,
     NumericsOption,
     RecipeOption,
@@ -52,10 +53,7 @@ def tune(
     replay: Annotated[
         Path | None, typer.Option(dir_okay=False, help="Repeat the decisions of this record; measure nothing.")
     ] = None,
-    json_target: Annotated[
-        str | None,
-        typer.Option("--json", metavar="FILE", help="Write one JSON object to a file; - is standard output."),
-    ] = None,
+    json_target: JsonOption = None,
 ) -> None:
     """Search for the fastest way to run a model on this machine.
 

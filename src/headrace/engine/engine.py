@@ -65,6 +65,9 @@ class Engine:
         tiers: Where prefixes are kept beyond the memory; None: nowhere.
         context_length: Most tokens of a sequence.
         constraint_for: Makes what watches a sample's text for stop strings.
+
+    Raises:
+        InvalidInput: The executor wants more than one batch ahead.
     """
 
     def __init__(
@@ -78,6 +81,8 @@ class Engine:
         context_length: int,
         constraint_for: ConstraintFactory,
     ) -> None:
+        if executor.ahead > 1:  # what a sequence shares would have tokens that nobody knows yet
+            raise InvalidInput(f"must be 0 or 1, got {executor.ahead}", field="executor.ahead")
         self.spec = spec
         self.executor = executor
         self.memory = memory
@@ -138,7 +143,7 @@ class Engine:
         Nothing is collected as long as the executor wants more batches ahead.
         """
         began = time.monotonic()
-        late = [self._end(s, [], None, Finish("late")) for s in self.scheduler.late(time.monotonic())]
+        late = [self._end(s, [], None, Finish("late")) for s in self.scheduler.late(began)]
         planned = self.scheduler.plan(self._totals.steps + len(self._submitted) + 1)
         if planned is not None:
             self._submitted.append((self.executor.submit(planned.batch), planned))

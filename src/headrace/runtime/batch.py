@@ -301,7 +301,7 @@ class Executor(Protocol):
     fails, those that were submitted after it are dropped, and what is in pages and slots is not defined.
 
     Attributes:
-        ahead: Batches that it wants to have beyond the one that is collected: 1 if it computes while others plan.
+        ahead: Batches that it wants beyond the one that is collected: 1 if it computes while others plan, else 0.
     """
 
     ahead: int
