@@ -102,21 +102,23 @@ def test_rows_that_changed_outlive_a_batch_that_only_carries_commands():
         assert results[number, 0].tokens == expected(groups, [1], 20)
 
 
-def test_broken_state_is_not_cached_again_by_who_had_taken_it():
+def test_who_had_taken_broken_state_computes_it_anew():
     groups, engine = small_engine(kind=SpreadingNaN)
     prompt, results = [1, 2, 3, 4, 5, 6, 7, 8, 9], {}
     params = SamplingParams(temperature=0, max_tokens=4)
     engine.add(request(0, prompt, params))
     collect(engine, results, engine.step())
-    # It takes the first one's pages before that has failed, and offers them once all of its long prompt is planned.
-    engine.add(request(1, [*prompt, *[7] * 40], params))
-    for number in (2, 3):
-        while engine.has_work:
-            collect(engine, results, engine.step())
+    # They take the first one's pages before that has failed.
+    prompts = {1: [*prompt, *[7] * 40], 2: [*prompt, 8, 8, 8], 3: prompt}
+    for number, longer in prompts.items():
+        engine.add(request(number, longer, params))
+    while engine.has_work:
+        collect(engine, results, engine.step())
         engine.check()
-        engine.add(request(number, prompt, params))
-    assert [results[number, 0].finish.reason for number in (0, 1, 2)] == ["error", "error", "length"]
-    assert results[2, 0].tokens == expected(groups, prompt, 4)
+    assert results[0, 0].finish.reason == "error"
+    for number, longer in prompts.items():
+        assert results[number, 0].finish.reason == "length"
+        assert results[number, 0].tokens == expected(groups, longer, 4)
 
 
 @pytest.mark.parametrize(("tiers", "ahead", "count"), [(EverWaiting, 1, 4), (Tiers, 0, 9)])

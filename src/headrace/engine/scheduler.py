@@ -159,10 +159,13 @@ class Scheduler:
             self._requeue(sequence)
 
     def _forget(self, sequence: Sequence) -> None:
-        # What it found in the tree as well: that may be of one that failed, shared again by who had taken it meanwhile.
-        what = sequence.root, sequence.tokens[: sequence.known], 0
-        self.tiers.forget(*what)
-        self.memory.forget(*what)
+        """Let nobody find what is cached of a sequence that failed; whoever took some of that computes it anew."""
+        root, tokens = sequence.root, sequence.tokens[: sequence.known]
+        pages = self.memory.forget(root, tokens)
+        self.tiers.forget(root, tokens, pages)
+        for other in self.running.copy():
+            if self.memory.has_any(other.held, pages):
+                self._requeue(other, share=False)
 
     def _plan_trial(self, plan: Plan, suspect: Sequence) -> None:
         if suspect.slot == NO_SLOT and not self._start(plan, suspect):

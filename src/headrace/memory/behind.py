@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -67,8 +67,8 @@ class Tiers:
         """A batch is done; gives the fetches that are over."""
         return []
 
-    def forget(self, key: PrefixKey, tokens: IntArray, sound: int) -> list[Fetch]:
-        """A prefix is not to be trusted beyond ``sound`` tokens; gives the fetches that failed of it."""
+    def forget(self, key: PrefixKey, tokens: IntArray, pages: Sequence[IntArray]) -> list[Fetch]:
+        """A prefix is not to be trusted, nor these pages that the arena had of it; gives the fetches that failed."""
         return []
 
     def reset(self) -> list[Fetch]:

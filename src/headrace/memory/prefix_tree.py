@@ -273,18 +273,16 @@ class PrefixTree:
         self._drop_roots()
         return freed
 
-    def forget(self, key: PrefixKey, tokens: IntArray, pages: int) -> None:
-        """Keep nothing of a prefix behind its first pages, nor of what goes on from there; holders keep theirs."""
-        for node in self._path(key, as_bytes(tokens)):
-            if self._end(node) <= pages:
-                continue
-            if pages > node.start:
-                self._split(node, pages - node.start)
-                self._eviction.drop_below(next(iter(node.children.values())))
-            else:
-                self._eviction.drop_below(node)
-            self._drop_roots()
-            return
+    def forget(self, key: PrefixKey, tokens: IntArray) -> list[IntArray]:
+        """Keep nothing of a prefix, nor of what goes on from any part of it; holders keep theirs.
+
+        Returns:
+            int32 of each group, the pages that were kept.
+        """
+        path = self._path(key, as_bytes(tokens))
+        dropped = self._eviction.drop_below(path[0]) if path else [np.empty(0, np.int32) for _ in self.groups]
+        self._drop_roots()
+        return dropped
 
     def _drop_roots(self) -> None:
         """Forget the roots that hold nothing any more."""

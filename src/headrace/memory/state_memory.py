@@ -314,9 +314,14 @@ class StateMemory:
                 held.reach = 0  # the next token needs a state of its own
         return writes
 
-    def forget(self, key: PrefixKey, tokens: IntArray, sound: int) -> None:
-        """Let nobody find what is cached of a sequence behind its first ``sound`` tokens: it is not to be trusted."""
-        self.tree.forget(key, tokens, sound // self.page_tokens)
+    def forget(self, key: PrefixKey, tokens: IntArray) -> list[IntArray]:
+        """Let nobody find what is cached of a sequence that is not to be trusted; the pages of each group that were."""
+        return self.tree.forget(key, tokens)
+
+    @staticmethod
+    def has_any(held: Holding, pages: Sequence[IntArray]) -> bool:
+        """Whether a sequence holds any of these pages of each group."""
+        return any(bool(np.isin(row, own).any()) for row, own in zip(held.rows, pages, strict=False))
 
     def release(self, held: Holding) -> None:
         """Drop all that a sequence holds."""

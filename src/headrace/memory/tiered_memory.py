@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -47,7 +47,7 @@ class TieredMemory(Tiers):
         planned(step)      as soon as a batch has taken ``memory.commands()``, before anything counts as done in it
         after_share(...)   behind each ``memory.share``, before ``trim`` and ``release``
         collected(step)    when a batch was collected and what failed in it is forgotten; now and then while none runs
-        forget(...)        before ``memory.forget``
+        forget(...)        behind ``memory.forget``
         reset()            before ``memory.reset``
 
     Args:
@@ -209,14 +209,20 @@ class TieredMemory(Tiers):
         late = [t for t, pinned in self._pinned.items() if pinned.fetch is not None and now > pinned.fetch.deadline]
         return over + self._give_up(late)
 
-    def forget(self, key: PrefixKey, tokens: IntArray, sound: int) -> list[Fetch]:
-        """Let nobody find what is stored of a sequence behind its first ``sound`` tokens; see ``StateMemory.forget``.
+    def forget(self, key: PrefixKey, tokens: IntArray, pages: Sequence[IntArray]) -> list[Fetch]:
+        """Let nobody find what is stored of a sequence that is not to be trusted.
+
+        Args:
+            key: Root of the prefix tree.
+            tokens: int32, the sequence's.
+            pages: What ``StateMemory.forget`` gave.
 
         Returns:
             Fetches that failed of it.
         """
-        digests = self.store.chain(key, tokens)[sound // self.memory.page_tokens :]
-        over = self._give_up([t for t in self._pinned if t.concerns(digests)])
+        digests = self.store.chain(key, tokens)
+        gone = [t for t, own in self._pinned.items() if t.concerns(digests) or self.memory.has_any(own.held, pages)]
+        over = self._give_up(gone)
         self.store.forget(digests)
         return over
 

@@ -135,15 +135,17 @@ class TreeEviction:
         self._flush()
         return freed
 
-    def drop_below(self, top: Node) -> None:
-        """Keep nothing of a node and of what is behind it."""
+    def drop_below(self, top: Node) -> list[IntArray]:
+        """Keep nothing of a node and of what is behind it; the pages of each group that were kept."""
         for node in list(top.below()):
             self._doom(node)
             if node is not top:
                 self.unqueue(node)
                 node.parent = None
         self._remove(top)
+        dropped = [np.concatenate([np.empty(0, np.int32), *rows]) for rows in self.doomed]
         self._flush()
+        return [pages[pages != NO_PAGE] for pages in dropped]
 
     def _evict_behind(self, nbytes: int) -> int:
         freed = 0
