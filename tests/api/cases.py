@@ -210,6 +210,8 @@ FIELDS = [
     chat("deadline as a date", "deadline_ms", deadline_ms="2030-01-01"),
     chat("timings as a number", "timings", timings=1),
     chat("cache_salt empty", "cache_salt", cache_salt=""),
+    chat("cache_salt too long", "cache_salt", cache_salt="s" * 1025),
+    chat("user too long", "user", user="u" * 1025),
     chat("template variables as a list", "chat_template_kwargs", chat_template_kwargs=[]),
     chat("template variable of the request", "chat_template_kwargs.messages", chat_template_kwargs={"messages": []}),
     chat("head and tail", "continue_final_message", add_generation_prompt=True, continue_final_message=True),

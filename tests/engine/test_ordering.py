@@ -15,7 +15,7 @@ from headrace.engine.objective import aims
 from headrace.engine.ordering import LONGEST_OVERTAKING, POLICIES, Standing, least_slack, longest_prefix
 from headrace.engine.sampling_params import SamplingParams
 from headrace.engine.scheduler import SchedulerLimits
-from headrace.engine.shares import Shares
+from headrace.engine.shares import MOST_ABSENT, Shares
 from headrace.memory.page_form import PageForm
 from headrace.memory.state_memory import MemoryGroup, StateMemory
 from headrace.models.spec import ModelSpec
@@ -230,6 +230,17 @@ def test_shares_follow_who_is_there(events, weight):
             shares.serve(tenant, tokens)
             assert shares.service(tenant) - before == pytest.approx(tokens / (weight if tenant == "b" else 1))
         shares.check(there)
+
+
+def test_tenants_that_left_are_not_remembered_without_end():
+    shares = Shares({})
+    shares.enter("starving")
+    for number in range(3 * MOST_ABSENT):
+        shares.enter(f"t{number}")
+        shares.serve(f"t{number}", 10 + number)
+        shares.leave(f"t{number}")
+    assert len(shares._service) == MOST_ABSENT + 1
+    assert shares.service(f"t{3 * MOST_ABSENT - 1}") > 0
 
 
 def test_objectives_differ_in_the_length_of_a_step():

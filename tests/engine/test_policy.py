@@ -33,7 +33,7 @@ def test_prefill_budget_is_the_largest_that_fits(max_tokens, decode_rows, max_se
     got = budget(estimate, max_tokens=max_tokens, decode_rows=decode_rows, max_seconds=max_seconds)
     room = max(max_tokens - decode_rows, 0)
     assert got <= room
-    if decode_rows and got > min(16, room):
+    if got > min(16, room):
         assert estimate(decode_rows + got, 0) <= max_seconds
     if got < room:
         assert estimate(decode_rows + got + 1, 0) > max_seconds
@@ -43,17 +43,24 @@ def test_prefill_budget_counts_attention():
     assert budget(lambda tokens, pairs: pairs / 1e6, context=10_000) < budget(lambda tokens, pairs: pairs / 1e6)
 
 
-def test_without_decodes_or_a_limit_tokens_alone_count():
-    assert budget(lambda tokens, pairs: 1e9, decode_rows=0) == 512
+def test_without_a_limit_tokens_alone_count():
     assert budget(lambda tokens, pairs: 1e9, max_seconds=None) == 508
 
 
 def test_only_prompts_more_urgent_than_all_that_decode_may_make_them_wait():
-    budget = policy.Budget(room=500, bounded=100, most_urgent=0)
+    budget = policy.Budget(room=500, bounded=100, decoding=0)
     assert [budget.left(priority) for priority in (-1, 0, 1)] == [500, 100, 100]
-    budget.take(120)
+    budget.take(0, 120)
     assert [budget.left(priority) for priority in (-1, 0)] == [380, -20]
-    assert policy.Budget(room=500, bounded=500, most_urgent=None).left(7) == 500
+
+
+def test_less_urgent_prompts_make_no_urgent_one_wait():
+    budget = policy.Budget(room=500, bounded=100, decoding=None)
+    assert budget.left(7) == 500
+    budget.take(-10, 0)
+    assert budget.left(7) == 500
+    budget.take(-10, 60)
+    assert [budget.left(priority) for priority in (-10, 0)] == [440, 40]
 
 
 def test_admission_leaves_a_page_for_each_that_runs():

@@ -21,6 +21,7 @@ LOGIT_BIAS_KEY = "^(0|[1-9][0-9]{0,9})$"
 
 TokenId = Annotated[int, Meta(ge=0, le=INT32_MAX)]
 NonEmpty = Annotated[str, Meta(min_length=1)]
+MAX_LABEL = 1024  # characters; each label that is seen is kept for a while
 StopString = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_CHARACTERS)]
 Penalty = Annotated[float, Meta(ge=-2.0, le=2.0)]
 Probability = Annotated[float, Meta(ge=0.0, le=1.0)]
@@ -127,7 +128,7 @@ class SamplingFields(Request, frozen=True, kw_only=True):
         StreamOptions | None, Meta(description="Only with stream true.", examples=[{"include_usage": True}])
     ] = None
     user: Annotated[
-        str | None,
+        Annotated[str, Meta(max_length=MAX_LABEL)] | None,
         Meta(description="A label for your end user. Where no API keys are set, the server is shared between them."),
     ] = None
 
@@ -177,7 +178,7 @@ class SamplingFields(Request, frozen=True, kw_only=True):
         ),
     ] = None
     cache_salt: Annotated[
-        NonEmpty | None,
+        Annotated[str, Meta(min_length=1, max_length=MAX_LABEL)] | None,
         Meta(description="Extension. Requests share cached prefixes only with requests of the same salt."),
     ] = None
 

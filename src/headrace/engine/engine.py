@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from headrace.engine.constraint import ConstraintFactory
-from headrace.engine.messages import EngineStats, Finish, Generate, PositionLogprobs, TokenDelta
+from headrace.engine.messages import CLOSE_SECONDS, EngineStats, Finish, Generate, PositionLogprobs, TokenDelta
 from headrace.engine.outcome import finish_of, position_logprobs, seed_of, slot_sampling
 from headrace.engine.plan import Planned
 from headrace.engine.sampling_params import SamplingParams
@@ -188,7 +188,7 @@ class Engine:
         self.scheduler.tiers = tiers
         self._totals = _Totals(steps=self._totals.steps)
 
-    def close(self, seconds: float = 10.0) -> None:
+    def close(self, seconds: float = CLOSE_SECONDS) -> None:
         """Write to disk what is to be kept, in so many seconds. The engine cannot be used any more."""
         if not self.scheduler.tiers.close(seconds):
             log.warning("not everything was written to disk in %.0f seconds", seconds)

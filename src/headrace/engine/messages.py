@@ -15,6 +15,8 @@ from headrace.engine.timeline import Timeline
 
 FinishReason = Literal["stop", "length", "abort", "late", "error"]
 
+CLOSE_SECONDS = 10.0  # that a replica takes at most to write prefixes to disk at its end
+
 
 class Generate(msgspec.Struct, frozen=True, tag=True):
     """Generate ``params.n`` samples after a prompt.
@@ -57,7 +59,7 @@ class Inspect(msgspec.Struct, frozen=True, tag=True):
 
 
 class Drain(msgspec.Struct, frozen=True, tag=True):
-    """Finish what is there and exit."""
+    """Finish what is there, write what is to be kept to disk (in ``CLOSE_SECONDS``), and exit."""
 
 
 class ReplicaInfo(msgspec.Struct, frozen=True):

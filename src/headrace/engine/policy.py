@@ -18,8 +18,8 @@ def prefill_budget(
 ) -> int:
     """How many prompt tokens may join a step beside its decode rows.
 
-    Only the gap between the tokens of *decoding* sequences is bounded by ``max_seconds``; with none of them the
-    token budget alone counts. At least ``granule`` tokens are let in, so that prompts always progress.
+    At least ``granule`` tokens are let in, so that prompts always progress. For whom the bound on time counts, see
+    ``Budget``.
 
     Args:
         max_tokens: Most tokens of a step.
@@ -31,7 +31,7 @@ def prefill_budget(
         granule: Smallest piece of a prompt worth a step.
     """
     room = max(max_tokens - decode_rows, 0)
-    if max_seconds is None or not decode_rows:
+    if max_seconds is None:
         return room
 
     def fits(tokens: int) -> bool:
@@ -49,28 +49,33 @@ def prefill_budget(
 class Budget:
     """Prompt tokens that may still join a step.
 
-    The bound on a step's time is for those that decode. A prompt that is more urgent than all of them need not
-    heed it.
+    The bound on a step's time is for those that decode in it, and for a prompt that waits for its first token. A
+    prompt that is more urgent than all of the former, and as urgent as the latter, need not heed it.
 
     Attributes:
         room: As many fit into a step.
         bounded: As many as the time allows.
-        most_urgent: Lowest priority of those that decode; None: nobody does.
+        decoding: Lowest priority of those that decode; None: nobody does.
+        prompt: Lowest priority of prompts that have taken a part; None: none yet.
     """
 
     room: int
     bounded: int
-    most_urgent: int | None
+    decoding: int | None
+    prompt: int | None = None
 
     def left(self, priority: int) -> int:
         """Tokens for a sequence of this priority."""
-        urgent = self.most_urgent is None or priority < self.most_urgent
-        return self.room if urgent else min(self.room, self.bounded)
+        someone_decodes = self.decoding is not None and priority >= self.decoding
+        someone_is_first = self.prompt is not None and priority > self.prompt
+        return min(self.room, self.bounded) if someone_decodes or someone_is_first else self.room
 
-    def take(self, tokens: int) -> None:
-        """So many are taken."""
+    def take(self, priority: int, tokens: int) -> None:
+        """A prompt of this priority takes so many."""
         self.room -= tokens
         self.bounded -= tokens
+        if tokens:
+            self.prompt = priority if self.prompt is None else min(self.prompt, priority)
 
 
 @dataclass(frozen=True, slots=True)

@@ -220,9 +220,9 @@ class Scheduler:
     def _plan_prefill(self, plan: Plan, budget: policy.Budget, now: float, priority: int) -> None:
         prompts = [s for s in self.running if s.pending > 1 and s.priority == priority]
         for sequence in self._order.sort(prompts, now):
-            left = budget.left(sequence.priority)
+            left = budget.left(priority)
             if left > 0 and sequence.slot != NO_SLOT:
-                budget.take(self._take_chunk(plan, sequence, left))
+                budget.take(priority, self._take_chunk(plan, sequence, left))
 
     def _take_chunk(self, plan: Plan, sequence: Sequence, budget: int) -> int:
         count = policy.chunk(sequence.computed, sequence.pending, budget, self._places(sequence))
@@ -255,7 +255,7 @@ class Scheduler:
             taken = self._take_chunk(plan, sequence, left)
             if not taken:
                 return False
-            budget.take(taken)
+            budget.take(priority, taken)
         return True
 
     def _fetch(self, sequences: list[Sequence]) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
+MOST_ABSENT = 1024  # tenants without work that are remembered
+
 
 class Shares:
     """A virtual token counter a tenant (VTC, Sheng et al., arXiv:2401.00588).
@@ -40,6 +42,9 @@ class Shares:
             # Nothing is remembered of who lags behind those at work; and nothing at all when nobody is.
             least = min((self._service[name] for name in self._sequences), default=float("inf"))
             gone = [name for name, got in self._service.items() if name not in self._sequences and got <= least]
+            if not gone and len(self._service) - len(self._sequences) > MOST_ABSENT:
+                absent = [name for name in self._service if name not in self._sequences]
+                gone = [min(absent, key=self.service)]  # it gains least by being forgotten
             for name in gone:
                 del self._service[name]
 

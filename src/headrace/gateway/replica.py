@@ -24,6 +24,7 @@ import zmq
 import zmq.asyncio
 
 from headrace.engine.messages import (
+    CLOSE_SECONDS,
     Abort,
     Beat,
     DebugState,
@@ -226,7 +227,7 @@ class Replica:
             return
         with contextlib.suppress(ReplicaGone, subprocess.TimeoutExpired):
             await self._send(Drain())  # one that is still loading does not listen, and is killed at once
-            await asyncio.to_thread(process.wait, STOP_SECONDS)
+            await asyncio.to_thread(process.wait, CLOSE_SECONDS + STOP_SECONDS)
         await _end(process)
 
     def kill(self) -> None:
