@@ -135,7 +135,7 @@ def test_penalties_survive_preemption(folder):
     calm = run(engine_for(folder), *[request(i, p, heavy) for i, p in enumerate(prompts)])
     tight_engine = engine_for(folder, pages=14, context_length=120)
     tight = run(tight_engine, *[request(i, p, heavy) for i, p in enumerate(prompts)])
-    assert tight_engine.scheduler.preemptions > 0
+    assert tight_engine.scheduler.roster.preemptions > 0
     assert {k: r.tokens for k, r in calm.items()} == {k: r.tokens for k, r in tight.items()}
 
 

@@ -94,7 +94,7 @@ def test_preemption(tiny):
     model, folder = tiny
     engine = eager(folder, kv_memory=smallest(folder, 14), context_length=130)
     compare(engine, model, prompts(6, 20, 70), SamplingParams(temperature=0, max_tokens=60, ignore_eos=True))
-    assert engine.scheduler.preemptions > 0
+    assert engine.scheduler.roster.preemptions > 0
     assert engine.stats().pages_used == 0
 
 

@@ -81,7 +81,7 @@ def test_preemption(tiny):
     model, folder = tiny
     engine = engine_for(folder, pages=16, context_length=160)
     compare(engine, model, prompts(6, 20, 70), SamplingParams(temperature=0, max_tokens=60, ignore_eos=True))
-    assert engine.scheduler.preemptions > 0
+    assert engine.scheduler.roster.preemptions > 0
     assert engine.stats().pages_used == 0
 
 
@@ -158,7 +158,7 @@ def test_smollm2(smollm2, smol, how, record_property):
     ties = assert_matches_reference(smol, texts, results, logits)
     record_property("near_ties", ties)
     if "pages" in how:
-        assert engine.scheduler.preemptions > 0
+        assert engine.scheduler.roster.preemptions > 0
 
 
 @pytest.mark.model

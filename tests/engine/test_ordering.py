@@ -106,7 +106,7 @@ def test_slots_go_to_the_urgent_who_may_interrupt():
         engine.check()
         order += [s.request for s in engine.scheduler.running if s.request not in order]
     assert order == [2, 0, 1]
-    assert engine.scheduler.preemptions == 1
+    assert engine.scheduler.roster.preemptions == 1
     for number, count in ((0, 30), (1, 30), (2, 5)):
         assert results[number, 0].tokens == expected(engine.memory.groups, text(number), count)
 

@@ -143,7 +143,7 @@ def test_nothing_of_a_rehearsal_is_stored():
     crew, pages = Crew(), ArenaBytes(engine.executor.buffer, engine.executor.forms)
     identity = Identity("weights", "layout", "numerics")
     store = TierStore(tier_groups(groups), PAGE, pages, identity, TierLimits(100_000), hands=crew)
-    engine.scheduler.tiers = tiers = TieredMemory(engine.memory, store)
+    engine.scheduler.roster.tiers = tiers = TieredMemory(engine.memory, store)
     engine.rehearse(40)
     crew.finish()
     tiers.collected(engine.stats().step)

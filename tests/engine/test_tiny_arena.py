@@ -150,7 +150,7 @@ def mix(seed, prefix_cache):
     judge(f"mix {seed}", groups, prompts, results, gone, executor.fault)
     memory.tree.evict(1 << 40)
     assert memory.arena.free_slabs == memory.arena.slabs, f"mix {seed} leaves something behind"
-    return engine.scheduler.preemptions
+    return engine.scheduler.roster.preemptions
 
 
 @pytest.fixture(autouse=True)

@@ -153,7 +153,7 @@ class Simulation:
         """Run so many steps after a warm-up, which is not recorded."""
         for step in range(warmup + steps):
             if step == warmup:
-                self.record, self.scheduler.preemptions = Record(), 0
+                self.record, self.scheduler.roster.preemptions = Record(), 0
             self._step(step)
         return self.record
 
@@ -258,7 +258,7 @@ def measure_full_arena(model: Model, warmup: int, steps: int, seed: int = 0) -> 
         lost={reason: float(np.mean([use[reason] for use in record.uses])) for reason in (record.uses or [{}])[0]},
         running=float(np.mean(record.running)),
         finished=record.finished,
-        preemptions=simulation.scheduler.preemptions,
+        preemptions=simulation.scheduler.roster.preemptions,
         step_ms=float(seconds.mean()) * 1e3,
         moved=float(np.mean(record.moved)),
         cost=float(cost.sum() / seconds.sum()),
@@ -279,7 +279,7 @@ def measure_concurrency(model: Model, warmup: int, steps: int, say: Say, seed: i
         simulation = Simulation(model, memory, seed)
         record = simulation.run(warmup, steps)
         running = float(np.mean(record.running))
-        found.append(Concurrency(model.name, scheme, running, record.finished, simulation.scheduler.preemptions))
+        found.append(Concurrency(model.name, scheme, running, record.finished, simulation.scheduler.roster.preemptions))
         return record
 
     share = float(np.mean(measure("ours", ours(kind, groups, nbytes, prefix_cache=False)).share))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections import deque
 from collections.abc import Iterable
@@ -11,9 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from headrace.engine.arrival import sequences_of
 from headrace.engine.constraint import ConstraintFactory
+from headrace.engine.inspection import describe
 from headrace.engine.messages import CLOSE_SECONDS, EngineStats, Finish, Generate, PositionLogprobs, TokenDelta
-from headrace.engine.outcome import finish_of, position_logprobs, seed_of, slot_sampling
+from headrace.engine.outcome import finish_of, position_logprobs
 from headrace.engine.plan import Planned
 from headrace.engine.sampling_params import SamplingParams
 from headrace.engine.scheduler import Scheduler, SchedulerLimits
@@ -121,10 +122,12 @@ class Engine:
             return [TokenDelta(message.request, i, finish=Finish("late")) for i in range(message.params.n)]
         if not self._requests and not self._submitted:
             self._collected = None  # there was nothing to do, whatever transfers there were
-        self._requests[message.request] = []
-        for index in range(message.params.n):
-            sequence = self._sequence(message, prompt, index)
-            self._requests[message.request].append(sequence)
+        constraints = (self._constraint_for(message.params) for _ in range(message.params.n))
+        stops, room = self.spec.eos_token_ids, self.context_length - len(prompt)
+        sequences = sequences_of(message, prompt, constraints, eos=stops, room=room, arrivals=self._arrivals)
+        self._arrivals += len(sequences)
+        self._requests[message.request] = sequences
+        for sequence in sequences:
             self.scheduler.add(sequence)
         return []
 
@@ -179,13 +182,14 @@ class Engine:
         """Learn what steps cost from a prompt of so many tokens, before the first request; no more remains of it."""
         prompt = np.arange(tokens, dtype="<i4") % self.spec.vocab_size
         params = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
-        tiers, self.scheduler.tiers = self.scheduler.tiers, Tiers(self.memory)  # or they would keep it
+        roster = self.scheduler.roster
+        tiers, roster.tiers = roster.tiers, Tiers(self.memory)  # or they would keep it
         self.add(Generate(0, prompt.tobytes(), params))
         while self._requests or self._submitted:
             self.step()
         self.scheduler.restart([])
         tiers.planned(self._totals.steps)
-        self.scheduler.tiers = tiers
+        roster.tiers = tiers
         self._totals = _Totals(steps=self._totals.steps)
 
     def close(self, seconds: float = CLOSE_SECONDS) -> None:
@@ -217,7 +221,7 @@ class Engine:
             cached_tokens=total.cached_tokens,
             tier_tokens=scheduler.tiers.loaded_tokens,
             output_tokens=total.output_tokens,
-            preemptions=scheduler.preemptions,
+            preemptions=scheduler.roster.preemptions,
             aborted=total.aborted,
             step_seconds=total.step_seconds,
             forward_seconds=total.forward_seconds,
@@ -227,29 +231,7 @@ class Engine:
 
     def describe(self) -> dict[str, object]:
         """Slots, queue, pages and tree as plain data, without a word of any prompt."""
-
-        def of(s: Sequence) -> dict[str, int]:
-            return {
-                "request": s.request,
-                "index": s.index,
-                "slot": s.slot,
-                "prompt_tokens": s.prompt_length,
-                "output_tokens": s.output_length,
-                "computed": s.computed,
-                "pages": s.held.pages,
-            }
-
-        return {
-            "running": [of(s) for s in self.scheduler.running],
-            "waiting": [of(s) for s in self.scheduler.waiting],
-            "pages": dict(zip(("used", "cached", "free"), self.memory.usage(), strict=True)),
-            "tree": self.memory.tree.describe(),
-            "tiers": self.scheduler.tiers.describe(),
-            "transfers": self.scheduler.tiers.waiting,
-            "step_cost": dict(
-                zip(("base", "per_token", "per_1000_pairs"), self.scheduler.cost.coefficients, strict=True)
-            ),
-        }
+        return describe(self.scheduler)
 
     def check(self) -> None:
         """Assert the invariants of scheduler and memory."""
@@ -268,40 +250,6 @@ class Engine:
         return time.monotonic() + tokens / rate > message.deadline
 
     # --- a sample's life ----------------------------------------------------------------------------------------
-
-    def _sequence(self, message: Generate, prompt: IntArray, index: int) -> Sequence:
-        params = message.params
-        eos = () if params.ignore_eos else self.spec.eos_token_ids
-        stop_ids = frozenset(eos) | frozenset(params.stop_token_ids)
-        siblings = self._requests[message.request]
-        seed = siblings[0].sampling.seed if siblings else seed_of(params)
-        self._arrivals += 1
-        room = self.context_length - len(prompt)
-        limit = len(prompt) + (room if params.max_tokens is None else min(params.max_tokens, room))
-        tokens = np.empty(limit, np.int32)
-        tokens[: len(prompt)] = prompt
-        return Sequence(
-            request=message.request,
-            index=index,
-            arrival=self._arrivals,
-            params=params,
-            sampling=slot_sampling(params, seed, index, stop_ids),
-            stop_ids=stop_ids,
-            limit=limit,
-            salt=message.salt,
-            tenant=message.tenant,
-            priority=message.priority,
-            deadline=math.inf if message.deadline is None else message.deadline,
-            tokens=tokens,
-            known=len(prompt),
-            prompt_length=len(prompt),
-            constraint=self._constraint_for(params),
-            leader=siblings[0] if siblings else None,
-            queued=time.monotonic(),
-            received=message.received,
-            tokenized=message.tokenized,
-            routed=message.routed,
-        )
 
     def _take_output(self, planned: Planned, output: StepOutput) -> list[TokenDelta]:
         """Bring sequences up to date with what a step computed for them; rows of stays that are over are void."""
