@@ -376,12 +376,12 @@ def test_pinned_pages_stay_where_they_are():
         if not fits:
             break
         mem.pools[0].check()
-        assert mem._make_room([0, 1])
+        assert mem.room.make([0, 1])
         states[-1].rows = [np.empty(0, np.int32), mem.pools[1].allocate(1).repeat(2)]
     assert (pool.page_table[kept[:2]] == places).all()
-    assert not mem._make_room([0, 2])
+    assert not mem.room.make([0, 2])
     assert not mem.fits(Holding(), 1, step_tokens=STEP)
     pool.unpin(kept[:2])
     assert mem.fits(Holding(), 1, step_tokens=STEP)
-    assert mem._make_room([0, 2])
+    assert mem.room.make([0, 2])
     mem.check([held, *states[:-1]])

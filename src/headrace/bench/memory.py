@@ -21,6 +21,7 @@ from headrace.engine.sampling_params import SamplingParams
 from headrace.engine.scheduler import Scheduler, SchedulerLimits
 from headrace.engine.sequence import Sequence
 from headrace.memory.commands import PageCopy
+from headrace.memory.room import Room
 from headrace.memory.state_memory import Holding, RowWrite, StateMemory
 from headrace.runtime.batch import Batch, SlotSampling
 
@@ -87,11 +88,28 @@ class Concurrency(msgspec.Struct, frozen=True):
     preemptions: int
 
 
+class TimedRoom(Room):
+    """Notes how long it looks for pages to move."""
+
+    seconds = 0.0
+
+    def _compact(self, counts: Many[int]) -> bool:
+        begin = time.perf_counter()
+        found = super()._compact(counts)
+        self.seconds += time.perf_counter() - begin
+        return found
+
+
 class WatchedMemory(StateMemory):
     """Notes when it refuses somebody, and how long it looks for pages to move."""
 
+    room: TimedRoom
     refused = False
-    seconds = 0.0
+
+    def reset(self) -> None:
+        """As in ``StateMemory``."""
+        super().reset()
+        self.room = TimedRoom(self.arena, self.pools, self.tree)
 
     def fits(self, held: Holding, tokens: int, *, step_tokens: int, spare: int = 0) -> bool:
         """As in ``StateMemory``."""
@@ -103,12 +121,6 @@ class WatchedMemory(StateMemory):
         """As in ``StateMemory``."""
         found = super().grow(held, tokens)
         self.refused |= found is None
-        return found
-
-    def _compact(self, counts: Many[int]) -> bool:
-        begin = time.perf_counter()
-        found = super()._compact(counts)
-        self.seconds += time.perf_counter() - begin
         return found
 
 
@@ -162,7 +174,7 @@ class Simulation:
             self._arrivals += 1
             self.scheduler.add(_sequence(self._arrivals, *next(self._requests)))
         if isinstance(self.memory, WatchedMemory):
-            self.memory.refused, self.memory.seconds = False, 0.0
+            self.memory.refused, self.memory.room.seconds = False, 0.0
         planned = self.scheduler.plan(step)
         if planned is None:
             raise RuntimeError("nothing runs although requests wait")
@@ -185,7 +197,7 @@ class Simulation:
             return
         copies = [command for command in batch.commands if isinstance(command, PageCopy)]
         record.moved.append(sum(memory.pools[copy.group].form.page_bytes for copy in copies))
-        record.planning.append(memory.seconds)
+        record.planning.append(memory.room.seconds)
         record.read.append(self._read_bytes(sequences))
         if memory.refused:
             record.uses.append(bytes_in_use(memory, self.scheduler.running))

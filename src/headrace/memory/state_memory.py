@@ -14,12 +14,11 @@ from headrace.memory.commands import IntArray, PageCommand
 from headrace.memory.page_form import PageForm
 from headrace.memory.pool import NO_PAGE, Pool
 from headrace.memory.prefix_tree import CachedGroup, PrefixKey, PrefixTree
+from headrace.memory.room import Room
 from headrace.memory.snapshots import snapshot_spacing
 
 # Of a state's row: the page that a step reads, and the one that it writes.
 READ, WRITE = 0, 1
-# Pages in use for each free one in a pool's slabs, before it takes slabs that it could do without.
-FILLED = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +101,6 @@ class StateMemory:
         self.groups, self.page_tokens, self.prefix_cache = tuple(groups), page_tokens, prefix_cache
         self._slabs = max(len(groups), nbytes // groups[0].form.slab_bytes)
         self._most_pages, self._poison = most_pages, poison
-        self.moves = 0  # pages moved by compaction
         self.reset()
 
     def reset(self) -> None:
@@ -125,6 +123,12 @@ class StateMemory:
             kind = "state" if not group.by_token else "window" if group.window else "full"
             cached.append(CachedGroup(kind, pool, group.window))  # type: ignore[arg-type]
         self.tree = PrefixTree(cached, self.page_tokens, clock=self._clock)
+        self.room = Room(self.arena, self.pools, self.tree)
+
+    @property
+    def moves(self) -> int:
+        """Pages moved by compaction since the last reset."""
+        return self.room.moves
 
     @property
     def has_states(self) -> bool:
@@ -215,17 +219,17 @@ class StateMemory:
             max(0, self.pages_for(tokens) - len(row)) if group.by_token else int(not len(row) or self._shared(n, row))
             for n, (group, row) in enumerate(zip(self.groups, held.rows, strict=True))
         ]
-        if not self._make_room(counts):
+        if not self.room.make(counts):
             return None
         writes = []
-        spread = self._slabs_to_spread(counts)
+        spread = self.room.to_spread(counts)
         for n, (group, pool, count) in enumerate(zip(self.groups, self.pools, counts, strict=True)):
             if not count:
                 continue
             row = held.rows[n]
             after = int(row[-1]) if group.by_token and len(row) and row[-1] != NO_PAGE else None
             wanted, before = pool.slabs_for(count), self.arena.free_slabs
-            new = pool.allocate(count, after, spread if self._may_spread(pool) else 0)
+            new = pool.allocate(count, after, spread if self.room.may_spread(pool) else 0)
             spread -= before - self.arena.free_slabs - wanted
             if group.by_token:
                 held.rows[n] = np.concatenate([row, new])
@@ -255,7 +259,7 @@ class StateMemory:
         there = all(len(row) > page and row[page] != NO_PAGE and len(own) == page for row, own in rows)
         if self.has_states or not there or not source.rows or tokens % self.page_tokens == 0:
             return False
-        if not self._make_room([1] * len(self.groups)):
+        if not self.room.make([1] * len(self.groups)):
             return False
         for n, pool in enumerate(self.pools):
             own = held.rows[n]
@@ -335,65 +339,6 @@ class StateMemory:
     def _shared(self, group: int, row: IntArray) -> bool:
         """Whether the state that a sequence would write into is kept by the tree too: it must not be changed."""
         return bool(row[READ] == row[WRITE] and self.pools[group].cached[row[WRITE]])
-
-    # -- room
-
-    def _make_room(self, counts: Sequence[int]) -> bool:
-        """See to it that pages of every group can be allocated: by moving pages together, else by evicting."""
-        if any(pool.held + count > pool.capacity for pool, count in zip(self.pools, counts, strict=True)):
-            return False
-        while True:
-            slabs = sum(pool.slabs_for(count) for pool, count in zip(self.pools, counts, strict=True))
-            handles = all(count <= pool.capacity - pool.used for pool, count in zip(self.pools, counts, strict=True))
-            if handles and slabs <= self.arena.free_slabs:
-                return True
-            if handles and self._packed(counts) <= self.arena.slabs and self._compact(counts):
-                continue
-            # What another kind leaves can be used slab by slab alone, so fewer pages would seldom do.
-            least = self.arena.slab_bytes if handles and len(self.pools) > 1 else 0
-            if not self.tree.evict(max(least, self._short(counts))):
-                return False
-
-    def _packed(self, counts: Sequence[int]) -> int:
-        """Slabs that all pages in use and so many more take if none has room to spare."""
-        pairs = zip(self.pools, counts, strict=True)
-        return sum(
-            max(-(-(pool.used + count) // pool.form.slab_pages), len(pool.pinned_slabs())) for pool, count in pairs
-        )
-
-    def _slabs_to_spread(self, counts: Sequence[int]) -> int:
-        """Slabs that are free beyond need. With several groups a quarter is left: each may need one suddenly."""
-        left = self.arena.slabs // 4 if len(self.groups) > 1 else 0
-        return max(0, self.arena.free_slabs - sum(map(Pool.slabs_for, self.pools, counts)) - left)
-
-    def _may_spread(self, pool: Pool) -> bool:
-        """Whether a pool may take slabs beyond need: another kind, which may want them soon, would make pages move."""
-        return len(self.pools) == 1 or FILLED * pool.room <= pool.used
-
-    def _short(self, counts: Sequence[int]) -> int:
-        """Bytes that must at least become free."""
-        room, handles = 0, 0
-        for pool, count in zip(self.pools, counts, strict=True):
-            room += max(0, count - pool.room) * pool.form.page_bytes
-            handles += max(0, count - (pool.capacity - pool.used)) * pool.form.page_bytes
-        return max(1, handles, room - self.arena.free_slabs * self.arena.slab_bytes)
-
-    def _compact(self, counts: Sequence[int]) -> bool:
-        """Empty the slab that takes the fewest bytes to move, of a pool with room for its own new pages and a slab's.
-
-        So each slab that an allocation takes makes at most one other slab's pages move.
-        """
-        best: tuple[int, Pool, int] | None = None
-        for pool, count in zip(self.pools, counts, strict=True):
-            found = pool.emptiest() if pool.room - count >= pool.form.slab_pages else None
-            if found is not None and (best is None or found[1] * pool.form.page_bytes < best[0]):
-                best = found[1] * pool.form.page_bytes, pool, found[0]
-        if best is None:
-            return False
-        nbytes, pool, slab = best
-        self.moves += nbytes // pool.form.page_bytes
-        pool.vacate(slab)
-        return True
 
     # -- the executor's part, and ours
 
