@@ -6,9 +6,10 @@ Value = chance of a use soon x time to compute it again / bytes. The chance come
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
 import numpy as np
 
@@ -103,6 +104,7 @@ class EvictionQueue(Generic[T]):
         self._times = np.zeros(64)
         self._kinds = np.zeros(64, np.int64)
         self._costs = np.full(64, np.nan)  # NaN: nothing there
+        self._view()
         self._plan: list[int] = []  # places, the next at the end
         self._planned: set[int] = set()  # those of them where still the same stands
         self._turn = 0
@@ -125,13 +127,13 @@ class EvictionQueue(Generic[T]):
 
     def change(self, place: int, time: float, kind: int, cost: float) -> None:
         """A piece was used, or is another one now."""
-        self._times[place], self._kinds[place], self._costs[place] = time, kind, cost
+        self._set_time[place], self._set_kind[place], self._set_cost[place] = time, kind, cost
         self._planned.discard(place)
 
     def remove(self, place: int) -> None:
         """A piece is gone, or may not go any more."""
         self._items[place] = None
-        self._costs[place] = np.nan
+        self._set_cost[place] = math.nan
         self._planned.discard(place)
         self._free.append(place)
 
@@ -180,3 +182,10 @@ class EvictionQueue(Generic[T]):
         self._times = np.concatenate([self._times, np.zeros(more)])
         self._kinds = np.concatenate([self._kinds, np.zeros(more, np.int64)])
         self._costs = np.concatenate([self._costs, np.full(more, np.nan)])
+        self._view()
+
+    def _view(self) -> None:
+        # The same memory: a number is written about twice as fast through these.
+        self._set_time = cast("memoryview[float]", self._times.data)
+        self._set_cost = cast("memoryview[float]", self._costs.data)
+        self._set_kind = self._kinds.data

@@ -41,7 +41,7 @@ from headrace.memory.tree_node import (
 )
 from headrace.memory.tree_uses import TreeUses
 
-LOOKED_AT = 1024  # pages at once, when it is looked for where a hit ends
+LOOKED_AT = 64  # pages at first, when it is looked for where a hit ends
 
 __all__ = ["CachedGroup", "Match", "PrefixKey", "PrefixTree"]
 
@@ -135,10 +135,10 @@ class PrefixTree:
         total = (path[-1].start + partial if partial else self._end(path[-1])) if path else 0
         if not self._windows and not self._states:
             return total
-        whole, end = (path[:-1] if partial else path), total
+        whole, end, look = (path[:-1] if partial else path), total, LOOKED_AT
         while end:
             # Mostly it is near the end of the path, so that is looked at first.
-            start = max(0, end - LOOKED_AT)
+            start, look = max(0, end - look), 4 * look
             good = np.ones(end - start, np.bool_)  # behind start + 1 .. end pages
             for n in self._windows:
                 good &= self._sees(path, n, start, end)

@@ -25,8 +25,10 @@ _MOST_CHANCE = 0.999
 
 
 def buckets(ages: Floats) -> Ints:
-    """Which bucket each age is in."""
-    return np.searchsorted(EDGES, ages, side="right") - 1
+    """Which bucket each age is in; by its logarithm, which is several times as fast as a search among the edges."""
+    octaves = np.log2(np.maximum(ages, EDGES[1] / 2) / EDGES[1])
+    found: Ints = np.clip(np.floor(2 * octaves + 1), 0, len(EDGES) - 1).astype(np.int64)
+    return found
 
 
 def reuse_density(used: Floats, reached: Floats) -> Floats:
@@ -50,8 +52,8 @@ def reuse_density(used: Floats, reached: Floats) -> Floats:
     waited = np.cumsum(before * _WIDTHS * (1 - chance / 2), axis=1)
     start = np.concatenate([np.zeros((len(left), 1)), waited[:, :-1]], axis=1)
     # From the start of bucket i to the end of bucket j: uses over time. Both are scaled by the share that reached i.
+    # Where j comes before i there are no uses, or less than none, so j = i is better.
     rate = (before[:, :, None] - left[:, None, :]) / np.maximum(waited[:, None, :] - start[:, :, None], 1e-300)
-    rate[:, np.tri(rate.shape[1], k=-1, dtype=np.bool_)] = 0.0
     density: Floats = rate.max(axis=2)
     return density
 

@@ -175,9 +175,8 @@ class TreeEviction:
     def _cut(self, leaf: Node, nbytes: int) -> int:
         """Free pages from the end of a leaf, and its states; remove it when it is empty; park it if its end is held."""
         count = len(leaf.tokens) // self._edge_bytes
-        total = count * self._full_bytes
-        if self._states:
-            total += self._state_size(leaf)
+        states = self._state_size(leaf) if self._states else 0
+        total = count * self._full_bytes + states
         for n in self._windows:
             total += int(np.count_nonzero(leaf.rows[n] != NO_PAGE)) * self._sizes[n]
         if total <= nbytes and not self._is_held(leaf):  # all of it, mostly
@@ -186,7 +185,7 @@ class TreeEviction:
             return total
         held = self._held_state(leaf)
         bound = self._held_pages(leaf)
-        if held is None and bound == count and not self._state_size(leaf):
+        if held is None and bound == count and not states:
             ends = ((n, leaf.rows[n].item(-1)) for n in self._by_token)
             held = next((n, handle) for n, handle in ends if handle != NO_PAGE and self.groups[n].pool.is_held(handle))
         if held is None:
@@ -225,7 +224,8 @@ class TreeEviction:
 
     def _is_held(self, leaf: Node) -> bool:
         """Whether somebody holds anything of a leaf: then its first page, if there is a group of all tokens."""
-        for n in self._full:
+        if self._full:
+            n = self._full[0]
             return self.groups[n].pool.is_held(leaf.rows[n].item(0))
         return self._held_pages(leaf) > 0 or self._held_state(leaf) is not None
 

@@ -34,18 +34,20 @@ class TreeUses:
     def touch(self, path: list[Node], now: float, *, use: bool) -> None:
         """Whoever finds a prefix uses it; whoever offers it is still at it."""
         log = self.log
+        if not use:
+            for node in path:
+                node.last_used = now
+                if node.record >= 0:
+                    log.renew(node.record, now)
+            return
         for node in path:
-            if use:
-                node.uses += 1
-                if node.record != NOWHERE:
-                    log.use(node.record, now)
-                    node.record = NOWHERE
-            elif node.record != NOWHERE:
-                log.renew(node.record, now)
             node.last_used = now
-        if use:  # the end of a path is what may go first
-            for node in path[-2:]:
-                node.record = log.see(min(node.uses, MOST_USES), now)
+            node.uses += 1
+            if node.record >= 0:
+                log.use(node.record, now)
+                node.record = NOWHERE
+        for node in path[-2:]:  # the end of a path is what may go first
+            node.record = log.see(min(node.uses, MOST_USES), now)
 
     def touch_states(self, node: Node, now: float) -> None:
         """Somebody goes on from the states behind a node."""
