@@ -83,7 +83,6 @@ class Roster:
         sequence.prompt_logprobs = []
         if sequence.cached_tokens is None:
             sequence.cached_tokens = min(sequence.computed, sequence.prompt_length)
-            sequence.first_scheduled = time.monotonic()
         plan.opens[sequence] = SlotOpen(sequence.slot, tokens, sequence.prompt_length, sequence.sampling)
         for group, row in enumerate(held.rows):
             if len(row):
@@ -182,6 +181,8 @@ class Roster:
 
     def planned(self, sequence: Sequence, count: int) -> None:
         """Count a row of a planned step as done; offer the prompt to others once all of it is."""
+        if sequence.first_scheduled is None:
+            sequence.first_scheduled = time.monotonic()
         if sequence.pending == count:
             sequence.drawing += 1
             sequence.fresh_slot = False
