@@ -103,6 +103,7 @@ class FakeFiles:
         self.stored = {} if stored is None else stored
         self.clock = clock or Clock()
         self.broken = {}
+        self.folder = "memory"
 
     def trouble(self, what):
         if what in self.broken:

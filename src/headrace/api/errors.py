@@ -168,10 +168,13 @@ def unavailable(message: str, *, retry_after_s: float | None = None, code: str =
 
 def deadline_unmet(late_s: float = 1.0) -> ApiError:
     """503: the first token cannot be expected by the deadline that the request names."""
-    return unavailable(
-        "The first token cannot be expected within deadline_ms; try again later, or allow more time.",
-        retry_after_s=late_s,
+    return ApiError(
+        503,
+        "The first token cannot be expected within deadline_ms; allow more time, or try again when less is to be done.",
+        type="server_error",
         code="deadline_unmet",
+        param="deadline_ms",
+        headers={"Retry-After": str(math.ceil(late_s))},
     )
 
 

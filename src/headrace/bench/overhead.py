@@ -132,8 +132,9 @@ def aside_costs(batch: int, context: int, steps: int, seconds: float) -> StepCos
     """
     executor = AsideExecutor(seconds)
     room = context + steps + 4 * WARM_STEPS
-    pages = batch * (-(-room // PAGE_TOKENS) + 1)
-    memory = StateMemory([MemoryGroup(True, PageForm.of(16, [(1, 64)]))], nbytes=pages * 64, page_tokens=PAGE_TOKENS)
+    form = PageForm.of(16, [(1, 64)])
+    slabs = batch * -(-(room // PAGE_TOKENS + 2) // form.slab_pages)
+    memory = StateMemory([MemoryGroup(True, form)], nbytes=slabs * form.slab_bytes, page_tokens=PAGE_TOKENS)
     spec = ModelSpec("none", "none", 1 << 16, 1, room, (), (), 0)
     limits = SchedulerLimits(batch, batch * context, None)
     engine = Engine(spec, executor, memory, limits, context_length=room, constraint_for=lambda params: None)

@@ -40,6 +40,8 @@ def cache(
     from headrace.cli.output import write_json
     from headrace.cli.units import parse_share
 
+    if not traces and not cost:
+        raise typer.BadParameter("a trace, or --cost, is needed", param_hint="TRACE")
     shares = [parse_share(text, "--share") for text in share or ("2%", "5%", "10%", "20%", "40%")]
     hits = [found for trace in traces or () for found in measure_hits(trace, shares, active=active, seed=seed)]
     costs = measure_costs() if cost else []

@@ -29,6 +29,7 @@ def overhead(
     compiled one. Shown: the part of the host's time by which a step is longer than the same batches without an engine.
     """
     import msgspec
+    from rich.console import Console
     from rich.progress import track
 
     from headrace.bench.overhead import aside_costs, compiled_costs
@@ -43,7 +44,7 @@ def overhead(
         *(partial(aside_costs, batch, context, steps, seconds) for batch, context, seconds in ASIDE),
         *(partial(compiled_costs, path, batch, context, steps, threads) for batch, context in COMPILED),
     ]
-    found = [run() for run in track(runs, "measuring", transient=True)]
+    found = [run() for run in track(runs, "measuring", transient=True, console=Console(stderr=True))]
     if json_target != "-":
         _print(found)
     if json_target is not None:

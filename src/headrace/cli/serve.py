@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -199,8 +200,9 @@ def serve(
 
 
 def _banner(info: ReplicaInfo, seconds: float) -> str:
+    threads = f"{info.threads} thread{'' if info.threads == 1 else 's'}"
     return (
-        f"{info.model}: {info.executor}, {info.threads} threads, context {info.context_length:,} tokens, "
+        f"{info.model}: {info.executor}, {threads}, context {info.context_length:,} tokens, "
         f"KV memory {info.kv_tokens:,} tokens, {info.max_running} at once; ready in {seconds:.1f} s"
     )
 
@@ -214,9 +216,15 @@ def _keys(given: list[str], file: Path | None) -> tuple[ApiKey, ...]:
     from headrace.gateway.config import ApiKey
 
     lines = [] if file is None else file.read_text(encoding="utf-8").splitlines()
-    keys = tuple(ApiKey.parse(key) for key in (*given, *lines) if key.strip())
-    if (given or file is not None) and not keys:
+    if any(not key.strip() or key[0].isspace() for key in given):
+        raise InvalidInput("must begin with the key", field="api_key")
+    if file is not None and not any(line.strip() for line in lines):
         raise InvalidInput("no key in it; one key a line is expected", field="api_key_file")
+    keys = tuple(ApiKey.parse(key) for key in (*given, *lines) if key.strip())
+    tenants: dict[str, str] = {}
+    for key in keys:
+        if tenants.setdefault(key.secret, key.tenant) != key.tenant:
+            raise InvalidInput(f"{tenants[key.secret]} and {key.tenant} have the same key", field="api_key")
     return keys
 
 
@@ -225,7 +233,12 @@ def _weights(given: list[str]) -> dict[str, float]:
     for text in given:
         name, _, weight = text.rpartition("=")
         try:
-            weights[name] = float(weight)
+            value = float(weight)
         except ValueError:
-            raise InvalidInput(f"must be like NAME=2, got {text!r:.80}", field="tenant_weight") from None
+            value = math.nan
+        if not name or not 0 < value < math.inf:
+            raise InvalidInput(f"must be like NAME=2, got {text!r:.80}", field="tenant_weight")
+        if name in weights:
+            raise InvalidInput(f"{name!r:.80} has two weights", field="tenant_weight")
+        weights[name] = value
     return weights

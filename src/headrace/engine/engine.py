@@ -68,7 +68,8 @@ class Engine:
         constraint_for: Makes what watches a sample's text for stop strings.
 
     Raises:
-        InvalidInput: The executor wants more than one batch ahead.
+        InvalidInput: The executor wants more than one batch ahead, or the memory does not hold a sequence as long as
+            the context.
     """
 
     def __init__(
@@ -84,6 +85,9 @@ class Engine:
     ) -> None:
         if executor.ahead > 1:  # what a sequence shares would have tokens that nobody knows yet
             raise InvalidInput(f"must be 0 or 1, got {executor.ahead}", field="executor.ahead")
+        longest = memory.longest(context_length, limits.max_batch_tokens)
+        if longest < context_length:  # a sequence as long as that would be preempted for itself without end
+            raise InvalidInput(f"the memory holds {longest} tokens, not {context_length}", field="context_length")
         self.spec = spec
         self.executor = executor
         self.memory = memory

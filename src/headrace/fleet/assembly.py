@@ -25,6 +25,7 @@ from headrace.memory.page_form import PageForm
 from headrace.memory.slabs import common_slab
 from headrace.memory.state_memory import MemoryGroup, StateMemory
 from headrace.memory.tiered_memory import TieredMemory, tier_groups
+from headrace.memory.tiers.files import Files
 from headrace.memory.tiers.keys import Identity
 from headrace.memory.tiers.page_bytes import ArenaBytes
 from headrace.memory.tiers.store import TierLimits, TierStore
@@ -198,15 +199,23 @@ def _tiers(
         folder=None if options.disk_tier is None else Path(options.disk_tier),
         disk_bytes=options.disk_tier_size,
     )
+    if limits.folder is not None:
+        try:
+            Files(limits.folder).make()
+        except OSError as error:
+            raise InvalidInput(f"{limits.folder} cannot be made: {error.strerror}", field="disk_tier") from error
     ended = threading.Event()
-    store = TierStore(
-        tier_groups(memory.groups),
-        PAGE_TOKENS,
-        ArenaBytes(arena, forms),
-        Identity(checkpoint.content_id(), f"{PAGE_TOKENS} tokens {layout}", prepared.numerics),
-        limits,
-        wake=ended.set,
-    )
+    try:
+        store = TierStore(
+            tier_groups(memory.groups),
+            PAGE_TOKENS,
+            ArenaBytes(arena, forms),
+            Identity(checkpoint.content_id(), f"{PAGE_TOKENS} tokens {layout}", prepared.numerics),
+            limits,
+            wake=ended.set,
+        )
+    except MemoryError as error:
+        raise InvalidInput(f"{limits.host_bytes:,} bytes of memory cannot be had", field="host_tier") from error
     return TieredMemory(memory, store, ended)
 
 

@@ -111,12 +111,23 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
             if not 0 < weight < math.inf:
                 raise InvalidInput(f"the weight of {name!r:.80} must be positive, got {weight}", field="tenant_weights")
         self._check_choices()
+        self._check_use()
 
     def _check_choices(self) -> None:
         for field, known in (("objective", get_args(Objective)), ("policy", (None, *POLICIES))):
             value = getattr(self, field)
             if value not in known:
                 raise InvalidInput(f"must be one of {', '.join(filter(None, known))}, got {value!r:.80}", field=field)
+
+    def _check_use(self) -> None:
+        """That nothing is asked which would have no effect."""
+        if self.tenant_weights and self.limits().policy != "fair":
+            raise InvalidInput("shares are of the policy fair", field="tenant_weights")
+        for field in ("host_tier", "disk_tier"):
+            if getattr(self, field) and not self.prefix_cache:
+                raise InvalidInput("keeps prefixes, of which there are none without a prefix cache", field=field)
+        if self.disk_tier is not None and not self.disk_tier_size:
+            raise InvalidInput("must be more than 0, or nothing can be kept there", field="disk_tier_size")
 
     def limits(self) -> SchedulerLimits:
         """What the scheduler is to keep to."""

@@ -82,15 +82,17 @@ class PrefixTree:
 
     # -- finding
 
-    def match(self, key: PrefixKey, tokens: IntArray) -> Match:
+    def match(self, key: PrefixKey, tokens: IntArray, *, use: bool = True) -> Match:
         """Find the longest cached prefix behind which all groups can go on; the caller holds its pages.
 
         Args:
             key: Which root.
             tokens: int32 [n].
+            use: Whether that is a use of it, of which is learned what to keep.
         """
         path, now = self._path(key, as_bytes(tokens)), self._now()
-        self._touch(path, now, use=True)
+        if use:
+            self._touch(path, now, use=True)
         pages = self._usable(path)
         rows: list[IntArray] = []
         last = next((node for node in reversed(path) if self._end(node) == pages), None) if self._states else None
@@ -104,7 +106,7 @@ class PrefixTree:
                 row = row_of(path, n)[:pages]
             rows.append(row)
             group.pool.retain(row[row != NO_PAGE] if group.kind == "window" else row)
-        if last is not None:
+        if last is not None and use:
             self._uses.touch_states(last, now)
             self._eviction.note(last)
         return Match(pages, tuple(rows), self._end(path[-1]) if path else 0)

@@ -201,9 +201,16 @@ class StateMemory:
 
     def match(self, key: PrefixKey, tokens: IntArray) -> tuple[Holding, int]:
         """Take the longest cached prefix that leaves at least one token to compute; how many tokens it has."""
+        return self._take(key, tokens[:-1], use=True)
+
+    def peek(self, key: PrefixKey, tokens: IntArray) -> tuple[Holding, int]:
+        """Take the longest cached prefix, which may be all of it, without a use of it; how many tokens it has."""
+        return self._take(key, tokens, use=False)
+
+    def _take(self, key: PrefixKey, tokens: IntArray, *, use: bool) -> tuple[Holding, int]:
         if not self.prefix_cache:
             return self._empty(), 0
-        found = self.tree.match(key, tokens[:-1])
+        found = self.tree.match(key, tokens, use=use)
         rows = [row if group.by_token else row.repeat(2) for group, row in zip(self.groups, found.rows, strict=True)]
         return Holding(rows, branch=found.branch * self.page_tokens), found.pages * self.page_tokens
 

@@ -19,6 +19,7 @@ from headrace.memory.tiers.records import Transfer
 from headrace.memory.tiers.store import Found, TierGroup, TierStore, Wanted
 
 LOADING_SHARE, STORING_SHARE = 0.5, 0.125  # of the arena, at most, may wait for loads, and for stores
+MOST_UNFINISHED = 64  # prefixes that are stored bit by bit, because they have more than that
 
 
 @dataclass(slots=True, eq=False)
@@ -72,6 +73,8 @@ class TieredMemory(Tiers):
         self._planned = 0
         self._pinned: dict[Transfer, _Pinned] = {}
         self._coming: dict[bytes, Fetch] = {}  # digests of pages that are being loaded
+        # Last digest -> a prefix that is stored in part, and how many of its pages were missing.
+        self._unfinished: dict[bytes, tuple[PrefixKey, IntArray, int]] = {}
 
     # -- loading
 
@@ -142,6 +145,10 @@ class TieredMemory(Tiers):
 
     def after_share(self, key: PrefixKey, tokens: IntArray, held: Holding) -> None:
         """Store what no tier has of a prefix that was offered to the tree; the arguments are those of ``share``."""
+        self._store(key, tokens, held)
+
+    def _store(self, key: PrefixKey, tokens: IntArray, held: Holding, left_before: int | None = None) -> None:
+        """As above; of what is stored bit by bit so many pages were missing the last time."""
         size = self.memory.page_tokens
         full, exact = len(tokens) // size, len(tokens) % size == 0
         if not self.memory.prefix_cache or not full:
@@ -153,19 +160,41 @@ class TieredMemory(Tiers):
                 wanted += [Wanted(n, full - 1)] * exact
             else:
                 wanted += [Wanted(n, page) for page in range(group.first_page(full * size, size), full)]
-        missing = self.store.missing(digests, wanted)
-        room = STORING_SHARE * self.memory.arena.nbytes - self._pinned_bytes("store")
-        handles = {}
-        for x in sorted(missing, key=lambda x: x.page):
-            room -= self.store.groups[x.group].page_bytes
-            handle = self._handle(held, x)
-            if room >= 0 and self._is_final(x, handle):
-                handles[x] = handle
+        missing = {x: self._handle(held, x) for x in self.store.missing(digests, wanted)}
+        handles, all_of_it = self._within_share({x: h for x, h in missing.items() if self._is_final(x, h)})
+        if not all_of_it and (left_before is None or len(missing) < left_before):
+            self._note_unfinished(key, tokens[: full * size], digests, len(missing))
         if not handles:
             return
         for transfer, members in self.store.store(digests, self._offsets(handles), self._after):
             mine = {x: handles[x] for x in members}
             self._pin(transfer, mine, self._hold(mine, held, full))
+
+    def _within_share(self, handles: dict[Wanted, int]) -> tuple[dict[Wanted, int], bool]:
+        """As many of these pages, from the front, as may wait for stores now; whether it is all of them."""
+        room = STORING_SHARE * self.memory.arena.nbytes - self._pinned_bytes("store")
+        chosen: dict[Wanted, int] = {}
+        for x in sorted(handles, key=lambda x: x.page):
+            room -= self.store.groups[x.group].page_bytes
+            if room < 0:
+                return chosen, False
+            chosen[x] = handles[x]
+        return chosen, True
+
+    def _note_unfinished(self, key: PrefixKey, tokens: IntArray, digests: list[bytes], left: int) -> None:
+        for digest in digests[:-1]:  # of which this one is longer
+            self._unfinished.pop(digest, None)
+        self._unfinished[digests[-1]] = key, tokens.copy(), left
+        if len(self._unfinished) > MOST_UNFINISHED:
+            del self._unfinished[next(iter(self._unfinished))]
+
+    def _go_on(self) -> None:
+        """Store more of a prefix that was too long to be stored at once."""
+        while self._unfinished and not self._pinned_bytes("store"):
+            key, tokens, left = self._unfinished.pop(next(iter(self._unfinished)))
+            held, computed = self.memory.peek(key, tokens)
+            self._store(key, tokens[:computed], held, left)
+            self.memory.release(held)
 
     def _is_final(self, wanted: Wanted, handle: int) -> bool:
         """Whether a page is there and will not be written again: a state only if the tree has this very page."""
@@ -207,7 +236,9 @@ class TieredMemory(Tiers):
         over = [fetch for transfer in ended if (fetch := self._end(transfer)) is not None]
         now = self._clock()
         late = [t for t, pinned in self._pinned.items() if pinned.fetch is not None and now > pinned.fetch.deadline]
-        return over + self._give_up(late)
+        over += self._give_up(late)
+        self._go_on()
+        return over
 
     def forget(self, key: PrefixKey, tokens: IntArray, pages: Sequence[IntArray]) -> list[Fetch]:
         """Let nobody find what is stored of a sequence that is not to be trusted.
@@ -228,6 +259,7 @@ class TieredMemory(Tiers):
 
     def reset(self) -> list[Fetch]:
         """Give up all transfers, before ``StateMemory.reset``; fetches that failed of it."""
+        self._unfinished.clear()
         return self._give_up(list(self._pinned))
 
     def _give_up(self, transfers: list[Transfer]) -> list[Fetch]:

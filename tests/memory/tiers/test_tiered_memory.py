@@ -511,6 +511,20 @@ def test_the_shares_of_the_arena_are_kept():
     made.stop()
 
 
+def test_a_prefix_longer_than_that_share_is_stored_bit_by_bit():
+    made = replica()
+    tokens = list(range(160))
+    sequence = made.add(tokens)
+    while made.plan(sequence, STEP):
+        made.collect()
+    made.end(sequence)
+    digests = made.store.chain("key", array(tokens))
+    assert len(digests) * made.store.groups[0].page_bytes > made.mem.arena.nbytes / 8
+    made.settle()
+    assert made.store.lookup(digests, 0).pages == len(digests)
+    made.stop()
+
+
 def test_a_load_goes_on_behind_what_the_arena_has():
     made = replica(("full", "window", "state"))
     tokens = [1] * 8 + [0] * 8

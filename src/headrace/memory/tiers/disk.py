@@ -259,4 +259,4 @@ class DiskTier:
         with self._lock:
             self._errors += 1
         rest.failed()
-        logger.warning("stored state cannot %s: %s", what, error.strerror or error)
+        logger.warning("stored state cannot %s in %s: %s", what, self._files.folder, error.strerror or error)

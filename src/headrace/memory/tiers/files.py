@@ -72,6 +72,10 @@ class Files:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
+    def make(self) -> None:
+        """Make the folder, if it is not there."""
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
     def entries(self) -> list[FileEntry]:
         """All files, in no order; nothing if there is no folder."""
         found = []
@@ -91,7 +95,7 @@ class Files:
 
     def write(self, name: str, parts: tuple[bytes | Bytes, ...]) -> None:
         """Write a file beside its place, and rename it when it is whole and on the disk."""
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.make()
         part = self.folder / f"{name}.{secrets.token_hex(4)}{PART}"
         try:
             with FileIO(part, "x", opener=_open_private) as file:
