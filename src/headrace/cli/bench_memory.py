@@ -44,6 +44,9 @@ def memory(
         _say(f"{model.name}, full arena")
         arenas.append(measure_full_arena(model, warmup, steps, seed))
         schemes += measure_concurrency(model, warmup, steps, _say, seed)
+    for arena in arenas:
+        if not arena.moments:
+            _say(f"{arena.model}: the arena was never full, so nothing of it counts; take more steps")
     if json_target != "-":
         _print(arenas, schemes)
     if json_target is not None:
