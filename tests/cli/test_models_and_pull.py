@@ -1,7 +1,8 @@
 import json
 from pathlib import Path
 
-from headrace.models.hub import CATALOGUE, cache_folder
+from headrace.models.cache import cache_folder
+from headrace.models.hub import CATALOGUE
 
 
 def test_models_lists_what_is_known(run):

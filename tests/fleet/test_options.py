@@ -37,6 +37,10 @@ def test_an_option_out_of_range_is_named(option, value):
         ("recipe", {"executor": "auto", "dtype": "bfloat16", "recipe": "bf16"}),
         ("numerics", {"executor": "eager", "numerics": "free"}),
         ("dtype", {"executor": "compiled", "dtype": "bfloat16"}),
+        ("tenant_weights", {"tenant_weights": {"a": 2.0}}),
+        ("host_tier", {"host_tier": 1, "prefix_cache": False}),
+        ("disk_tier", {"disk_tier": "here", "prefix_cache": False}),
+        ("disk_tier_size", {"disk_tier": "here", "disk_tier_size": 0}),
     ],
 )
 def test_what_only_the_other_executor_does_is_refused(field, options):

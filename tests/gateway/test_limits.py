@@ -1,5 +1,6 @@
 """Keys, the queue's bound, and CORS."""
 
+import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -49,6 +50,19 @@ def test_the_official_client_shows_its_key(small):
     assert small.client(api_key="from-file").models.list().data[0].id == NAME
     with pytest.raises(openai.AuthenticationError):
         small.client(api_key="wrong").models.list()
+
+
+def test_owners_of_keys_share_no_prefixes(small):
+    prompt = random.Random(7).choices(range(100, 40_000), k=40)
+
+    def cached(key, **more):
+        body = {**ASK, "prompt": prompt, **more}
+        answer = small.http.post("/v1/completions", json=body, headers={"Authorization": f"Bearer {key}"})
+        return answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+    assert [cached("from-flag"), cached("from-flag")] == [0, 32]
+    assert [cached("from-file"), cached("from-file")] == [0, 32]
+    assert [cached("from-flag", cache_salt="s"), cached("from-flag", cache_salt="s")] == [0, 32]
 
 
 # --- the queue ----------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Prefixes that outlive the server, and what happens to a server whose disk does not work."""
 
 import random
+import shutil
 import signal
 
 import pytest
@@ -55,9 +56,11 @@ def test_spoilt_files_are_computed_again(smollm2, tmp_path):
         assert (text, cached < TOKENS // 2) == (first, True)
 
 
-def test_a_folder_that_cannot_be_used_costs_no_request(smollm2, tmp_path):
-    (tmp_path / "file").write_text("no folder")
-    with running(smollm2, tmp_path, *FLAGS, "--disk-tier", str(tmp_path / "file" / "disk")) as server:
+def test_a_folder_that_vanishes_costs_no_request(smollm2, tmp_path):
+    disk = tmp_path / "disk"
+    with running(smollm2, tmp_path, *FLAGS, "--disk-tier", str(disk)) as server:
+        shutil.rmtree(disk)
+        disk.write_text("no folder")
         texts = [ask(server, seed)[0] for seed in (1, 2, 1)]
         assert texts[0] == texts[2]
         server.assert_comes_to_rest()
@@ -66,7 +69,7 @@ def test_a_folder_that_cannot_be_used_costs_no_request(smollm2, tmp_path):
 def test_what_the_arena_gives_up_comes_back_from_host_memory(smollm2, tmp_path):
     """The arena holds two such prompts; the first comes again when three others have driven it out.
 
-    At most an eighth of the arena waits to be stored at a time, so that what comes back here is a part.
+    At most an eighth of the arena waits to be stored at a time, so what comes back here may be a part.
     """
     small = ("--kv-memory", "128MiB", *FLAGS[2:])
     with running(smollm2, tmp_path, *small, "--host-tier", "512MiB") as server:

@@ -182,6 +182,9 @@ def test_metrics_count_what_happens(server, complete):
     assert gained("headrace_request_prefill_seconds_count") == 2
     assert gained("headrace_inter_token_latency_seconds_count") == 10
     assert gained("headrace_step_seconds_count") >= 12
+    step, overhead, host = (gained(f"headrace_step_{name}seconds_sum") for name in ("", "overhead_", "host_"))
+    assert 0 < overhead < step
+    assert 0 < host < step
     ttft, gap, whole = (
         gained(f"headrace_{name}_seconds_sum")
         for name in ("time_to_first_token", "inter_token_latency", "request_end_to_end")

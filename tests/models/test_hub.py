@@ -13,7 +13,8 @@ from types import SimpleNamespace
 import pytest
 
 from headrace.errors import HeadraceError, InvalidInput
-from headrace.models import hf_hub, hub, pip_client
+from headrace.models import cache as folders
+from headrace.models import hf_hub, pip_client
 from headrace.models.hub import CATALOGUE, CatalogueEntry, cached_models, resolve
 
 PAYLOAD = os.urandom(3_000_000)
@@ -178,8 +179,8 @@ def test_cache_folder(platform, variables, expected, tmp_path, monkeypatch):
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(hub.sys, "platform", platform)
-    assert hub.cache_folder() == tmp_path / expected
+    monkeypatch.setattr(folders.sys, "platform", platform)
+    assert folders.cache_folder() == tmp_path / expected
 
 
 # Paths and unknown names

@@ -21,6 +21,7 @@ from headrace.engine.sampling_params import SamplingParams
 from headrace.engine.scheduler import Scheduler, SchedulerLimits
 from headrace.engine.sequence import Sequence
 from headrace.memory.commands import PageCopy
+from headrace.memory.prefix_tree import PrefixKey
 from headrace.memory.room import Room
 from headrace.memory.state_memory import Holding, RowWrite, StateMemory
 from headrace.runtime.batch import Batch, SlotSampling
@@ -242,7 +243,7 @@ def _sequence(number: int, prompt: list[int], output: int) -> Sequence:
         sampling=SlotSampling(),
         stop_ids=frozenset(),
         limit=len(tokens),
-        salt="",
+        root=PrefixKey(""),
         tenant="",
         priority=0,
         deadline=math.inf,

@@ -102,7 +102,7 @@ def serve(
     disk_tier: Annotated[
         Path | None, typer.Option(file_okay=False, help="Folder for them; a restarted server finds them there.")
     ] = None,
-    disk_tier_size: Annotated[str, typer.Option(help="Most that a model's files take there.")] = "10GiB",
+    disk_tier_size: Annotated[str, typer.Option(help="Most that files take there.")] = "10GiB",
     max_queue: Annotated[int, typer.Option(min=0, help="Samples that may wait; more are answered with 429.")] = 512,
     max_body: Annotated[str, typer.Option(help="Largest request body.")] = "8MiB",
     api_key: Annotated[

@@ -12,7 +12,13 @@ from headrace.engine.constraint import TokenConstraint
 from headrace.engine.messages import Generate
 from headrace.engine.outcome import seed_of, slot_sampling
 from headrace.engine.sequence import Sequence
+from headrace.memory.prefix_tree import PrefixKey
 from headrace.runtime.batch import IntArray
+
+
+def prefix_key(message: Generate) -> PrefixKey:
+    """Where the prefix tree keeps what a request shares. A replica has one model and one way to compute it."""
+    return PrefixKey(message.salt)
 
 
 def sequences_of(
@@ -51,7 +57,7 @@ def sequences_of(
                 sampling=slot_sampling(params, seed, index, stop_ids),
                 stop_ids=stop_ids,
                 limit=limit,
-                salt=message.salt,
+                root=prefix_key(message),
                 tenant=message.tenant,
                 priority=message.priority,
                 deadline=math.inf if message.deadline is None else message.deadline,

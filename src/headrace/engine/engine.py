@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headrace.engine.arrival import sequences_of
+from headrace.engine.arrival import prefix_key, sequences_of
 from headrace.engine.constraint import ConstraintFactory
 from headrace.engine.inspection import describe
 from headrace.engine.messages import CLOSE_SECONDS, EngineStats, Finish, Generate, PositionLogprobs, TokenDelta
@@ -22,7 +22,6 @@ from headrace.engine.sequence import Sequence
 from headrace.engine.validation import check_request
 from headrace.errors import InvalidInput
 from headrace.memory.behind import Tiers
-from headrace.memory.prefix_tree import PrefixKey
 from headrace.memory.state_memory import StateMemory
 from headrace.models.spec import ModelSpec
 from headrace.runtime.batch import Executor, IntArray, StepOutput, Ticket
@@ -249,7 +248,7 @@ class Engine:
         rate = self.scheduler.cost.prefill_rate(self.scheduler.limits.max_batch_tokens)
         if message.deadline is None or not rate:  # nothing is known yet
             return False
-        cached = self.memory.cached(PrefixKey(message.salt), prompt)
+        cached = self.memory.cached(prefix_key(message), prompt)
         tokens = self.scheduler.prefill_tokens(message.priority) + len(prompt) - cached
         return time.monotonic() + tokens / rate > message.deadline
 

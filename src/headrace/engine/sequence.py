@@ -35,7 +35,7 @@ class Sequence:
         sampling: The executor's part of them.
         stop_ids: Tokens that end the output.
         limit: Most tokens, prompt included.
-        salt: Root of the prefix tree.
+        root: Of the prefix tree, where what it shares is kept.
         tenant: Whose share it is served from.
         priority: Lower is more urgent.
         deadline: Monotonic clock by which it is to be scheduled, or refused; infinite if it may wait.
@@ -65,7 +65,7 @@ class Sequence:
     sampling: SlotSampling
     stop_ids: frozenset[int]
     limit: int
-    salt: str
+    root: PrefixKey
     tenant: str
     priority: int
     deadline: float
@@ -113,11 +113,6 @@ class Sequence:
     def is_fetching(self) -> bool:
         """Whether a part of its prefix is on its way from a tier."""
         return self.fetch is not None and self.fetch.state == "loading"
-
-    @property
-    def root(self) -> PrefixKey:
-        """Its root in the prefix tree."""
-        return PrefixKey(self.salt)
 
     @property
     def rank(self) -> tuple[int, int]:

@@ -141,6 +141,7 @@ def _prepare_eager(options: EngineOptions, checkpoint: Checkpoint, spec: ModelSp
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     # Imported late: PyTorch takes a second, and whoever only asks for help should not wait for it.
     from headrace.models.loading import load_model
+    from headrace.runtime.artifacts import code_digest
     from headrace.runtime.eager import EagerExecutor, set_threads, torch_dtype, torch_version
 
     threads = set_threads(options.threads or os.cpu_count() or 1)
@@ -159,7 +160,8 @@ def _prepare_eager(options: EngineOptions, checkpoint: Checkpoint, spec: ModelSp
         )
 
     name = f"eager {options.dtype}"
-    numerics = f"{name} pytorch {torch_version()}"
+    # Other code may add in another order.
+    numerics = f"{name} pytorch {torch_version()} {code_digest(('models', 'runtime'))}"
     return _Prepared(name, threads, tuple(layout.form for layout in layouts), numerics, build)
 
 

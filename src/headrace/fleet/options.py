@@ -64,7 +64,7 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
         host_tier: Bytes of host memory for prefixes that the KV memory gives up; 0: none. Of use where the KV memory
             is another device's, and as the way to the disk.
         disk_tier: Folder for them; None: there is none.
-        disk_tier_size: Most bytes of a model's files there.
+        disk_tier_size: Most bytes of all files there.
         step_log: File to which a replica appends each step, as a trace; None writes none.
         debug: Poison freed pages and check the invariants when idle.
     """

@@ -55,13 +55,18 @@ class Job:
     def of(
         cls, request: SamplingFields, prompt: Prompt, params: SamplingParams, received: float, tenant: str | None
     ) -> Job:
-        """The job of a request whose prompt was just tokenized; without keys, its ``user`` is the tenant."""
+        """The job of a request whose prompt was just tokenized.
+
+        Owners of keys share no prefixes with each other. Without keys a request's ``user`` is the tenant, which is no
+        more than what the caller says, and prefixes are shared by all.
+        """
+        salt = request.cache_salt or ""
         return cls(
             prompt,
             params,
             received,
             time.monotonic(),
-            salt=request.cache_salt or "",
+            salt=salt if tenant is None else f"{tenant}\n{salt}",
             tenant=tenant if tenant is not None else request.user or "",
             priority=request.urgency,
             deadline=None if request.deadline_ms is None else received + request.deadline_ms / 1000,

@@ -93,8 +93,7 @@ class Checkpoint(Protocol):
     def content_id(self) -> str:
         """32 hexadecimal digits that name these weights.
 
-        A SHA-256 of the file's own description (config, tensor names, shapes, formats) and of 256 bytes from
-        the start, middle and end of every tensor. Equal files have equal ids wherever they lie; it is cheap
-        and guards against mixing up models, not against forgery.
+        Of the description (config, tensor names, shapes, formats) and of all bytes. Equal files have equal ids
+        wherever they lie; it guards against mixing up models, not against forgery.
         """
         ...

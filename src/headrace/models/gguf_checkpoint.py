@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy.typing as npt
 
 from headrace.errors import CheckpointError
 from headrace.models.checkpoint import TokenizerSource
+from headrace.models.content_id import content_id
 from headrace.models.gguf import GGUFFile, GGUFTensor, stored_format
 from headrace.models.stored import StoredWeight
 
@@ -107,13 +107,9 @@ class GGUFCheckpoint:
         return 0
 
     def content_id(self) -> str:
-        """A cheap name of these weights."""
-        digest = hashlib.sha256(self._file.header())
-        for tensor in self._file.tensors.values():
-            raw = self._file.raw(tensor).reshape(-1)
-            for begin in (0, raw.size // 2, max(raw.size - 256, 0)):
-                digest.update(raw[begin : begin + 256].tobytes())
-        return digest.hexdigest()[:32]
+        """A name of these weights."""
+        tensors = (self._file.raw(tensor) for tensor in self._file.tensors.values())
+        return content_id([self.path], bytes(self._file.header()), tensors)
 
     def _tensor(self, name: str) -> GGUFTensor:
         try:

@@ -7,7 +7,6 @@ import hashlib
 import os
 import re
 import shutil
-import sys
 import tempfile
 import time
 import zipfile
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from headrace.errors import HeadraceError, InvalidInput
 from headrace.models import pip_client
+from headrace.models.cache import cache_folder
 from headrace.models.opening import PICKLED
 
 # Called with (what is being done, bytes so far, bytes in all or 0 if unknown).
@@ -81,16 +81,6 @@ class CachedModel:
     path: Path
     size: int
     format: str
-
-
-def cache_folder() -> Path:
-    """Where pulled models live: ``HEADRACE_CACHE``, else the platform's cache folder for users."""
-    if own := os.environ.get("HEADRACE_CACHE"):
-        return Path(own).expanduser()
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "headrace"
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "headrace"
 
 
 def resolve(name_or_path: str | Path, progress: Progress | None = None) -> Path:

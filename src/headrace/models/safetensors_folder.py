@@ -12,7 +12,6 @@ With several files, ``model.safetensors.index.json`` says in its ``weight_map`` 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import mmap
@@ -27,6 +26,7 @@ import numpy.typing as npt
 
 from headrace.errors import CheckpointError
 from headrace.models.checkpoint import SAFETENSORS_INDEX, TokenizerSource
+from headrace.models.content_id import content_id
 from headrace.models.gguf import map_file, widen_bfloat16
 from headrace.models.stored import StoredWeight
 
@@ -162,14 +162,12 @@ class SafetensorsFolder:
         return StoredWeight(tensor.dtype.lower(), tensor.shape, values)
 
     def content_id(self) -> str:
-        """A cheap name of these weights."""
-        digest = hashlib.sha256(json.dumps(self.config, sort_keys=True).encode())
-        for name, tensor in sorted(self._tensors.items()):
-            digest.update(f"{name} {tensor.dtype} {tensor.shape}".encode())
-            raw = tensor.raw()
-            for begin in (0, raw.size // 2, max(raw.size - 256, 0)):
-                digest.update(raw[begin : begin + 256].tobytes())
-        return digest.hexdigest()[:32]
+        """A name of these weights."""
+        tensors = sorted(self._tensors.items())
+        names = [(name, tensor.dtype, tensor.shape) for name, tensor in tensors]
+        about = json.dumps([self.config, names], sort_keys=True).encode()
+        files = sorted({tensor.file.path for _, tensor in tensors})
+        return content_id(files, about, (tensor.raw() for _, tensor in tensors))
 
     def _find(self, name: str) -> StoredTensor:
         try:

@@ -28,8 +28,8 @@ from headrace.compiler.native.toolchain import find_compiler
 from headrace.compiler.search.choices import gene_space
 from headrace.compiler.search.database import Key, TuningDatabase
 from headrace.compiler.search.genes import DEFAULT, Genome, InvalidGenome
+from headrace.models.cache import cache_folder
 from headrace.models.checkpoint import Checkpoint
-from headrace.models.hub import cache_folder
 from headrace.models.spec import ModelSpec
 from headrace.quant.recipes import Recipe
 from headrace.quant.weights import stored_formats
@@ -158,11 +158,15 @@ def program_key(checkpoint: Checkpoint, spec: ModelSpec, recipe: Recipe) -> str:
 
 
 @functools.cache
-def code_digest() -> str:
-    """A digest of the compiler's own source, so that no program outlives what made it."""
+def code_digest(folders: tuple[str, ...] = SOURCES) -> str:
+    """A digest of the source that results depend on, so that nothing outlives what made it.
+
+    Args:
+        folders: Where it lies, in the package; by default all that makes programs.
+    """
     digest = hashlib.sha256()
     root = Path(headrace.__file__).parent
-    for folder in SOURCES:
+    for folder in folders:
         for path in sorted((root / folder).rglob("*")):
             if path.suffix in (".py", ".h", ".c"):
                 digest.update(path.read_bytes())

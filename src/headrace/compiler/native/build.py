@@ -19,7 +19,7 @@ from pathlib import Path
 from headrace.compiler.native import cache
 from headrace.compiler.native.cache import LIBRARY, SOURCE
 from headrace.compiler.native.toolchain import BuildFailed, Compiler, find_compiler
-from headrace.models.hub import cache_folder
+from headrace.models.cache import cache_folder
 
 ABI = 1  # raise it when the same source, headers and flags shall give another library
 HEADERS = Path(__file__).with_name("include")

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from headrace.errors import HeadraceError
-from headrace.models.hub import cache_folder
+from headrace.models.cache import cache_folder
 
 COMPILE_SECONDS = 120.0
 SAID = 4000  # characters of what a compiler said that an error keeps

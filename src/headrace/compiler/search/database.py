@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from headrace.models.hub import cache_folder
+from headrace.models.cache import cache_folder
 
 VERSION = 1
 

@@ -19,6 +19,7 @@ from headrace.memory.tiers.keys import Identity, object_key, page_digests, root_
 from headrace.memory.tiers.page_bytes import PageBytes
 from headrace.memory.tiers.records import Leg, Part, StoredRun, TierName, Transfer
 from headrace.memory.tiers.run_index import Place
+from headrace.memory.tiers.siblings import trim_siblings
 from headrace.memory.tiers.transfers import Hands, Transfers
 from headrace.memory.tiers.worker import Worker
 
@@ -54,7 +55,7 @@ class TierLimits:
     Attributes:
         host_bytes: Bytes of host memory. What goes to disk goes through it.
         folder: Where files go; None: there is no disk tier.
-        disk_bytes: Bytes of a model's files.
+        disk_bytes: Bytes of files, those of other models included when it starts.
     """
 
     host_bytes: int
@@ -118,6 +119,7 @@ class TierStore:
         self.disk = None
         if limits.folder is not None:
             folder = limits.folder / f"{FORMAT}-{identity.digest.hex()}"
+            trim_siblings(folder, limits.disk_bytes)
             self.disk = DiskTier(files(folder), identity.digest, limits.disk_bytes, clock)
         self.transfers = Transfers(pages, self.host, self.disk, hands=hands, wake=wake, clock=clock)
         self._storing: set[bytes] = set()  # pages on their way out

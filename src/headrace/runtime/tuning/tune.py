@@ -28,8 +28,8 @@ from headrace.compiler.search.genetic import Search
 from headrace.compiler.search.record import InvalidRecord, Recorder, Replayer, read_record, settings_of
 from headrace.compiler.search.trials import Measurer, Progress, Settings
 from headrace.errors import InvalidInput
+from headrace.models.cache import cache_folder
 from headrace.models.checkpoint import Checkpoint
-from headrace.models.hub import cache_folder
 from headrace.models.spec import ModelSpec
 from headrace.quant.recipes import Recipe
 from headrace.runtime.artifacts import open_prepared, program_key, tuned_genome, tuning_key
