@@ -52,19 +52,6 @@ def test_the_official_client_shows_its_key(small):
         small.client(api_key="wrong").models.list()
 
 
-def test_owners_of_keys_share_no_prefixes(small):
-    prompt = random.Random(7).choices(range(100, 40_000), k=40)
-
-    def cached(key, **more):
-        body = {**ASK, "prompt": prompt, **more}
-        answer = small.http.post("/v1/completions", json=body, headers={"Authorization": f"Bearer {key}"})
-        return answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"]
-
-    assert [cached("from-flag"), cached("from-flag")] == [0, 32]
-    assert [cached("from-file"), cached("from-file")] == [0, 32]
-    assert [cached("from-flag", cache_salt="s"), cached("from-flag", cache_salt="s")] == [0, 32]
-
-
 # --- the queue ----------------------------------------------------------------------------------------------------
 
 
@@ -166,3 +153,19 @@ def test_cors(server, small):
     assert "access-control-allow-origin" not in server.http.get("/health", headers=stranger).headers
     assert server.http.options("/v1/models", headers={**ask, **stranger}).status_code == 400
     assert "access-control-allow-origin" not in small.http.get("/health", headers=page).headers
+
+
+# --- owners ---------------------------------------------------------------------------------------------------------
+
+
+def test_owners_of_keys_share_no_prefixes(small):
+    prompt = random.Random(7).choices(range(100, 40_000), k=40)
+
+    def cached(key, **more):
+        body = {**ASK, "prompt": prompt, **more}
+        answer = small.http.post("/v1/completions", json=body, headers={"Authorization": f"Bearer {key}"})
+        return answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+    assert [cached("from-flag"), cached("from-flag")] == [0, 32]
+    assert [cached("from-file"), cached("from-file")] == [0, 32]
+    assert [cached("from-flag", cache_salt="s"), cached("from-flag", cache_salt="s")] == [0, 32]
