@@ -72,8 +72,8 @@ def test_the_spacing_follows_what_steps_were_measured_to_take(cost, spacing):
     state = MemoryGroup(False, PageForm.of(1, [(1, 4)]).in_slabs(SLAB))
     engine, rng = engine_of(FULL, state, budget=4_000), Random(3)
     teach_cost(engine, **cost)
-    ask(engine, 0, [rng.randrange(VOCAB) for _ in range(1_030)])
-    places = {*range(spacing, 1_030, spacing), 1_030 // PAGE * PAGE}
+    ask(engine, 0, [rng.randrange(VOCAB) for _ in range(530)])
+    places = {*range(spacing, 530, spacing), 530 // PAGE * PAGE}
     assert engine.scheduler.memory.pools[1].evictable == len(places)
 
 
