@@ -5,6 +5,7 @@ import time
 
 import numpy as np
 import pytest
+from byte_engines import teach_cost
 from byte_executor import VOCAB, ByteExecutor, expected
 from engines import collect, request, run
 from hypothesis import given, settings
@@ -149,6 +150,17 @@ def test_the_earliest_deadline_goes_first():
     assert order == [3, 2, 1, 0, 4]
 
 
+def test_a_prompt_that_takes_longer_must_begin_sooner():
+    engine, now = engine_with(slots=1, policy="slo"), time.monotonic()
+    teach_cost(engine, token=1.0)
+    order = starts(
+        engine,
+        request(0, text(0, 10), params(2), deadline=now + 1000),
+        request(1, text(1, 110), params(2), deadline=now + 1050),
+    )
+    assert order == [1, 0]
+
+
 def test_who_waits_beyond_its_deadline_is_told_so():
     engine = engine_with(slots=1)
     results = {}
@@ -265,6 +277,17 @@ def test_a_first_token_that_cannot_come_in_time_is_refused_at_once():
     while engine.has_work:
         engine.step()
     engine.check()
+
+
+def test_what_others_have_cached_makes_no_first_token_sooner():
+    engine, prompt = engine_with(), text(0, 100)
+    run(engine, request(0, prompt, params(1), salt="a"))
+    teach_cost(engine, token=1.0)
+    soon = time.monotonic() + 50
+    for number, (salt, late) in enumerate((("a", False), ("b", True), ("", True))):
+        deltas = engine.add(request(number, prompt, params(1), salt=salt, deadline=soon))
+        assert [delta.finish.reason for delta in deltas] == ["late"] * late, salt
+        engine.abort([number])
 
 
 def engine_for_costs():

@@ -21,6 +21,7 @@ from headrace.memory.tiers.keys import Identity
 from headrace.memory.tiers.page_bytes import ArenaBytes
 from headrace.memory.tiers.store import TierLimits, TierStore
 from headrace.models.spec import ModelSpec
+from headrace.runtime.batch import FROM_SLOT
 
 PAGE = 4
 
@@ -85,6 +86,28 @@ def small_engine(fault=lambda batch, tokens: None, tiers=Tiers, slots=4, kind=By
     return groups, Engine(
         spec, executor, memory, limits, tiers(memory), context_length=60, constraint_for=lambda params: None
     )
+
+
+@pytest.mark.parametrize(("ahead", "order"), [(0, "+1 -1 +2 -2 +3 -3"), (1, "+1 +2 -1 +3 -2 -3")])
+def test_batches_are_submitted_before_the_tokens_are_known_that_they_take(ahead, order):
+    _, engine = small_engine(ahead=ahead)
+    own_submit, own_collect, calls, tokens = engine.executor.submit, engine.executor.collect, [], []
+
+    def submit(batch):
+        calls.append(f"+{batch.step}")
+        tokens.append(batch.tokens.tolist())
+        return own_submit(batch)
+
+    def take(ticket):
+        calls.append(f"-{ticket.step}")
+        return own_collect(ticket)
+
+    engine.executor.submit, engine.executor.collect = submit, take
+    engine.add(request(0, [1, 2], SamplingParams(temperature=0, max_tokens=3)))
+    while engine.has_work:
+        engine.step()
+    assert " ".join(calls) == order
+    assert tokens == [[1, 2], [FROM_SLOT], [FROM_SLOT]]
 
 
 def test_rows_that_changed_outlive_a_batch_that_only_carries_commands():

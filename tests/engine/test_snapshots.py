@@ -3,6 +3,7 @@
 from random import Random
 
 import pytest
+from byte_engines import teach_cost
 from byte_executor import VOCAB, ByteExecutor, expected
 from engines import request, run
 
@@ -57,6 +58,23 @@ def test_no_more_states_are_kept_than_serve():
     engine, rng = engine_of(FULL, STATE, budget=64), Random(2)
     ask(engine, 0, [rng.randrange(VOCAB) for _ in range(1_000)])
     assert engine.scheduler.memory.pools[1].evictable == 1
+
+
+@pytest.mark.parametrize(
+    ("cost", "spacing"),
+    [
+        ({"token": 1e-3}, 64),  # a state lies where two tokens would, and costs nothing else
+        ({"token": 1e-3, "step": 0.15}, 512),
+        ({"token": 1e-3, "step": 0.15, "pair": 1e-4}, 128),  # a step more is worth fewer tokens, as those see many
+    ],
+)
+def test_the_spacing_follows_what_steps_were_measured_to_take(cost, spacing):
+    state = MemoryGroup(False, PageForm.of(1, [(1, 4)]).in_slabs(SLAB))
+    engine, rng = engine_of(FULL, state, budget=4_000), Random(3)
+    teach_cost(engine, **cost)
+    ask(engine, 0, [rng.randrange(VOCAB) for _ in range(530)])
+    places = {*range(spacing, 530, spacing), 530 // PAGE * PAGE}
+    assert engine.scheduler.memory.pools[1].evictable == len(places)
 
 
 def test_chunks_end_at_places():

@@ -96,6 +96,24 @@ def judge(name, groups, prompts, results, gone, fault):
             assert number in gone or failed or POISON not in text, f"{where} should have failed"
 
 
+def watch_preemptions(roster):
+    """Have it noticed when somebody is preempted for one that ranks behind."""
+    own, served = roster._preempt, []
+
+    def preempt(plan, victim):
+        assert victim.rank >= served[-1].rank, "who comes first was preempted"
+        own(plan, victim)
+
+    def noting(serve):
+        def call(plan, sequence, *count):
+            served.append(sequence)
+            return serve(plan, sequence, *count)
+
+        return call
+
+    roster._preempt, roster.grow, roster.start = preempt, noting(roster.grow), noting(roster.start)
+
+
 def mix(seed, prefix_cache):
     """One engine's life: requests come while others run, some are taken back; some batches and transfers fail."""
     rng = Random(seed)
@@ -112,6 +130,7 @@ def mix(seed, prefix_cache):
     limits = SchedulerLimits(slots, step, None, rng.choice(["fcfs", "fcfs", *POLICIES]))
     crew, tiers = with_tiers(rng, memory, executor) if prefix_cache and rng.random() < 0.5 else (Crew(), None)
     engine = Engine(spec, executor, memory, limits, tiers, context_length=context, constraint_for=lambda params: None)
+    watch_preemptions(engine.scheduler.roster)
     seen, prompts, results, gone = [[1, 2, 3]], {}, {}, set()
     todo = rng.randint(2, 12)
     for turn in range(3_000):

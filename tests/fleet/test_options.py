@@ -31,6 +31,15 @@ def test_an_option_out_of_range_is_named(option, value):
 
 
 @pytest.mark.parametrize(
+    ("objective", "seconds", "policy"), [("throughput", 0.5, "fcfs"), ("latency", 0.025, "fcfs"), ("slo", 0.04, "slo")]
+)
+def test_an_objective_says_how_long_steps_are_and_who_comes_first(objective, seconds, policy):
+    limits = EngineOptions(path="m", name="m", objective=objective, slo_itl_ms=50.0).limits()
+    assert limits.max_step_seconds == pytest.approx(seconds)
+    assert limits.policy == policy
+
+
+@pytest.mark.parametrize(
     ("field", "options"),
     [
         ("recipe", {"executor": "eager", "recipe": "bf16"}),

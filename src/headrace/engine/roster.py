@@ -120,9 +120,11 @@ class Roster:
 
     def _make_way(self, plan: Plan, sequence: Sequence, held: Holding) -> bool:
         """Whether a sequence can start, after less urgent ones have gone, if need be."""
+        # With the one that its first decode step adds, if there is one.
+        tokens = min(sequence.known + 1, sequence.limit - 1)
 
         def fits(spare: int) -> bool:
-            return self.memory.fits(held, sequence.known, step_tokens=self._step_tokens, spare=spare)
+            return self.memory.fits(held, tokens, step_tokens=self._step_tokens, spare=spare)
 
         while not self._free_slots or not policy.may_admit(running=len(self.running), fits=fits):
             if not self.running or self.running[-1].priority <= sequence.priority:
