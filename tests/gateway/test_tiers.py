@@ -77,7 +77,10 @@ def files_of(disk, *, parts):
 
 
 def ask_and_kill(server, disk, victims):
-    """Ask new prompts, and kill processes as soon as a file is being written."""
+    """Ask new prompts, and kill processes as soon as a file is being written; what is left of such files.
+
+    They are made to look as if that were long ago.
+    """
 
     def ask_on():
         for seed in range(10, 40):
@@ -93,28 +96,31 @@ def ask_and_kill(server, disk, victims):
         process.kill()
     asking.join(30)
     assert not asking.is_alive()
+    parts = files_of(disk, parts=True)
+    for part in parts:
+        os.utime(part, (0, 0))
+    return parts
 
 
 @pytest.mark.parametrize("whole", [False, True], ids=["replica", "server"])
 def test_a_kill_while_files_are_written_costs_no_answer(smollm2, tmp_path, server, whole):
-    """The answers are those of a server without tiers; what was written before is found, of the rest nothing is left."""
+    """Answers are those of a server without tiers; what was written before is found, and of the rest nothing is left."""
     disk = tmp_path / "disk"
-    flags = (*FLAGS, "--disk-tier", str(disk))
+    flags = (*FLAGS[:-1], "256", "--disk-tier", str(disk))  # a short context: it starts sooner
 
     def assert_right(again):
-        for part in files_of(disk, parts=True):
-            os.utime(part, (0, 0))  # as if the kill were long ago
         answers = [ask(again, seed, SHORT) for seed in (1, 10)]
         assert [text for text, _ in answers] == [ask(server, seed, SHORT)[0] for seed in (1, 10)]
         assert answers[0][1] == SHORT - 16
         assert again.state()["state"]["tiers"]["disk"]["errors"] == 0
+        assert not any(part.exists() for part in parts)
         again.assert_comes_to_rest()
 
     with running(smollm2, tmp_path, *flags) as first:
         ask(first, 1, SHORT)
         first.wait(lambda: files_of(disk, parts=False) and not files_of(disk, parts=True))
         replica = first.replica()
-        ask_and_kill(first, disk, [psutil.Process(first.process.pid), replica] if whole else [replica])
+        parts = ask_and_kill(first, disk, [psutil.Process(first.process.pid), replica] if whole else [replica])
         if not whole:
             first.wait(lambda: first.is_ready() and first.replica() != replica)
             assert_right(first)
