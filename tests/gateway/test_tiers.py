@@ -104,7 +104,7 @@ def ask_and_kill(server, disk, victims):
 
 @pytest.mark.parametrize("whole", [False, True], ids=["replica", "server"])
 def test_a_kill_while_files_are_written_costs_no_answer(smollm2, tmp_path, server, whole):
-    """Answers are those of a server without tiers; what was written before is found, and of the rest nothing is left."""
+    """Answers are those of a server without tiers; what was written before is found, of the rest nothing is left."""
     disk = tmp_path / "disk"
     flags = (*FLAGS[:-1], "256", "--disk-tier", str(disk))  # a short context: it starts sooner
 
