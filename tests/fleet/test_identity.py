@@ -6,6 +6,8 @@ from engines import engine_for
 from safetensors.torch import load_file, save_file
 from tiny import make
 
+from headrace.errors import InvalidInput
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
@@ -36,3 +38,14 @@ def test_the_same_is_found_and_nothing_else(folder, tmp_path):
     roots["other weights"] = root(folder, tmp_path, executor="eager")
     assert len({tuple(found) for found in roots.values()}) == len(roots)
     assert len(list(tmp_path.iterdir())) <= len(roots)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("disk_tier", "file/folder"), ("disk_tier", "file"), ("host_tier", 1 << 59)]
+)
+def test_a_tier_that_cannot_be_is_refused_by_name(folder, tmp_path, monkeypatch, field, value):
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidInput) as caught:
+        engine_for(folder, executor="eager", **{field: value})
+    assert caught.value.field == field

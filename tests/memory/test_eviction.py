@@ -218,6 +218,39 @@ def test_of_states_the_one_near_another_goes_first():
     assert tree.cached(KEY, np.arange(12, dtype=np.int32)) == 10
 
 
+def stateful_tree(page_bytes, state_bytes):
+    pools = []
+    arena = Arena(100, 64)
+    for n, size in enumerate((page_bytes, state_bytes)):
+        pools.append(Pool(arena, PageForm.of(1, [(1, size)]).in_slabs(64), group=n))
+    return PrefixTree([CachedGroup("full", pools[0]), CachedGroup("state", pools[1])], 1, clock=lambda: 0.0), pools
+
+
+def insert(tree, pools, tokens, *, state):
+    rows = [pools[0].allocate(len(tokens)), pools[1].allocate(int(state))]
+    for pool, row in zip(pools, tree.insert(KEY, np.array(tokens, np.int32), rows), strict=True):
+        pool.release(row)
+
+
+@pytest.mark.parametrize(("page_bytes", "state_bytes"), [(2, 8), (8, 2)])
+def test_of_what_costs_the_same_the_larger_goes_first(page_bytes, state_bytes):
+    """A state after one token, and a leaf of one token: what counts is the cost of a byte."""
+    tree, pools = stateful_tree(page_bytes, state_bytes)
+    insert(tree, pools, [1], state=True)
+    insert(tree, pools, [1, 2], state=False)
+    assert tree.evict(1) == max(page_bytes, state_bytes)
+    assert [pool.used for pool in pools] == ([2, 0] if state_bytes > page_bytes else [1, 1])
+
+
+def test_a_leaf_is_worth_the_less_the_larger_its_states_are():
+    """What it costs to go on behind it is shared by the bytes of its last page and its states."""
+    tree, pools = stateful_tree(9, 8)
+    insert(tree, pools, [1], state=True)
+    insert(tree, pools, [2], state=False)
+    assert tree.evict(1) == 8, "the other leaf, of 9 bytes, went first"
+    tree.check()
+
+
 def test_what_comes_back_after_it_was_evicted_counts_as_a_use():
     tree, pool = tree_of(100, clock=itertools.count().__next__)
     ask(tree, pool, [1, 2, 3], 100)

@@ -18,10 +18,10 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from token_pages import PAGE, STEP, Running, TokenPages, array, memory
+from token_pages import FULL, PAGE, STEP, FaultyMemory, Running, TokenPages, array, memory
 
 from headrace.engine.policy import Places, chunk
-from headrace.memory.commands import carry_out
+from headrace.memory.commands import POISON, carry_out
 from headrace.memory.page_form import PageForm
 from headrace.memory.slabs import common_slab
 from headrace.memory.state_memory import WRITE, Holding
@@ -39,7 +39,7 @@ class Memory(RuleBasedStateMachine):
         nbytes=st.integers(4, 24).map(lambda slabs: slabs * 96),
     )
     def start(self, kinds, nbytes):
-        self.mem = memory(nbytes, kinds, poison=True)
+        self.mem = memory(nbytes, kinds, make=FaultyMemory, poison=True)
         self.bytes = TokenPages(self.mem)
         self.running = []
         self.seen = []
@@ -56,10 +56,32 @@ class Memory(RuleBasedStateMachine):
         assert computed == found
         assert computed % PAGE == 0
         assert computed < len(tokens)
+        self.begin(tokens, held, computed)
+
+    def begin(self, tokens, held, computed):
         sequence = Running(tokens, held, computed, [np.full(40, -1, np.int32) for _ in self.mem.groups])
         for group, row in enumerate(held.rows):
             sequence.rows[group][: len(row)] = row
         self.running.append(sequence)
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data(), tokens=TOKENS)
+    def fork(self, data, tokens):
+        """Another sequence goes on behind what one has computed."""
+        source = data.draw(st.sampled_from(self.running))
+        same = source.tokens[: source.computed]
+        held, computed = self.mem.match("key", array([*same, *tokens]))
+        before, refusals = [row.copy() for row in held.rows], self.mem.room.refusals
+        if forked := self.mem.fork(source.held, held, source.computed):
+            assert self.mem.room.refusals == refusals
+        else:
+            assert all(map(np.array_equal, before, held.rows)), "it was refused, and took something"
+        self.begin([*same, *tokens], held, source.computed if forked else computed)
+
+    @rule(plan=st.lists(st.booleans(), min_size=1, max_size=4))
+    def refuse(self, plan):
+        """Some of the next allocations fail, whatever room there is."""
+        self.mem.room.plan = plan
 
     @precondition(lambda self: self.running)
     @rule(data=st.data(), more=st.lists(st.integers(0, 2), max_size=3))
@@ -78,8 +100,11 @@ class Memory(RuleBasedStateMachine):
         if sequence.computed < sequence.held.reach and reach <= sequence.held.reach:
             writes = []
         else:
+            before = [row.copy() for row in sequence.held.rows]
             writes = self.mem.grow(sequence.held, reach)
-        assert writes is not None or not fits, "there is no room although there should be"
+            if writes is None:
+                assert not fits or self.mem.room.refused, "there is no room although there should be"
+                assert all(map(np.array_equal, before, sequence.held.rows)), "it was refused, and took something"
         if writes is None:
             return
         sequence.write(writes)
@@ -155,6 +180,37 @@ def test_nothing_is_handed_out_beyond_the_capacity():
     assert not mem.fits(Holding(), 1, step_tokens=1)
     mem.release(held)
     assert mem.longest(1000, STEP) == 5 * PAGE
+
+
+@pytest.mark.parametrize("step", [1, STEP, 30])
+def test_a_window_that_fits_has_room_for_a_whole_step(step):
+    """A step's tokens need pages while those that the window is about to leave behind are still held."""
+    most = 1
+    while not (mem := memory(40 * 96, ("window",), most_pages=[most])).fits(Holding(), 60, step_tokens=step):
+        most += 1
+    held = Holding()
+    for computed in range(0, 60, step):
+        assert mem.fits(held, computed + step, step_tokens=step)
+        assert mem.grow(held, computed + step) is not None
+        mem.trim(held, computed + step)
+
+
+@pytest.mark.parametrize("count", [1, 5])
+def test_freed_pages_are_poisoned(count):
+    """All of their bytes, and no others."""
+    mem = memory(4 * 96, poison=True)
+    executor = TokenPages(mem)
+    held, other = Holding(), Holding()
+    mem.grow(held, count * PAGE)
+    mem.grow(other, PAGE)
+    carry_out(mem.commands(), executor.forms, executor.tables, executor.buffer)
+    executor.buffer[:] = 0
+    freed = [piece for handle in held.rows[0] for piece in executor.pieces(0, handle)]
+    mem.release(held)
+    assert not executor.buffer.any(), "the executor's bytes are its own until it is told"
+    carry_out(mem.commands(), executor.forms, executor.tables, executor.buffer)
+    assert all((piece == POISON).all() and np.isnan(piece.copy().view(np.float32)).all() for piece in freed)
+    assert np.count_nonzero(executor.buffer) == count * FULL.page_bytes
 
 
 def test_eviction_takes_what_was_not_used_for_longest():
@@ -257,6 +313,21 @@ def test_a_slab_is_emptied_for_another_kind():
     mem.check([held for held, _ in sequences] + more)
     slabs = [-(-(pool.held + 1) // pool.form.slab_pages) for pool in mem.pools]
     assert sum(slabs) > 6, "it gave up before the memory was full"
+
+
+def test_nothing_cached_is_given_up_where_moving_pages_is_enough():
+    mem = memory(4 * 96, ("full", "state"))
+    filled(mem, "key", range(4))  # a page and a state
+    held = Holding()
+    mem.grow(held, 17 * PAGE)
+    mem.pools[0].release(held.rows[0][1::2])  # about every other place is free in three slabs
+    held.rows[0] = held.rows[0][::2]
+    cached = [pool.evictable for pool in mem.pools]
+    assert not mem.arena.free_slabs
+    assert mem.room.make([0, mem.pools[1].room + 1])
+    assert mem.moves > 0
+    assert [pool.evictable for pool in mem.pools] == cached
+    mem.check([held])
 
 
 @pytest.mark.parametrize("damage", ["reference", "offset", "lost", "cached"])

@@ -7,6 +7,7 @@ import numpy as np
 
 from headrace.memory.commands import POISON
 from headrace.memory.page_form import PageForm
+from headrace.memory.room import Room
 from headrace.memory.state_memory import READ, WRITE, Holding, MemoryGroup, StateMemory
 
 PAGE, WINDOW, STEP = 4, 7, 9
@@ -20,10 +21,37 @@ KINDS = {
 }
 
 
-def memory(nbytes, kinds=("full",), slab=96, **options):
+class FaultyRoom(Room):
+    """Makes room, pages moved and evicted, and says all the same that there is none, when a test wants it to.
+
+    Attributes:
+        plan: What becomes of the next calls that ask for pages: whether each is refused. None of those behind them is.
+        refused: Whether the last call was.
+        refusals: How many were.
+    """
+
+    plan = ()
+    refused = False
+    refusals = 0
+
+    def make(self, counts):
+        made, self.refused = super().make(counts), False
+        if any(counts) and self.plan:
+            self.refused, *self.plan = self.plan
+        self.refusals += self.refused
+        return made and not self.refused
+
+
+class FaultyMemory(StateMemory):
+    def reset(self):
+        super().reset()
+        self.room = FaultyRoom(self.arena, self.pools, self.tree)
+
+
+def memory(nbytes, kinds=("full",), slab=96, make=StateMemory, **options):
     groups = [MemoryGroup(by_token, form.in_slabs(slab), window) for by_token, form, window in map(KINDS.get, kinds)]
     options = {"clock": itertools.count().__next__} | options  # by the clock of the wall nothing would happen twice
-    return StateMemory(groups, nbytes=nbytes, page_tokens=PAGE, **options)
+    return make(groups, nbytes=nbytes, page_tokens=PAGE, **options)
 
 
 def array(values):

@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tier_doubles import Clock
 
+from headrace.memory.prefix_tree import PrefixKey
 from headrace.memory.tiers.extents import ALIGNMENT, Extents
 from headrace.memory.tiers.keys import Identity, group_of, object_key, page_digests, root_digest
 from headrace.memory.tiers.rates import TransferRate, patience, worth_loading
@@ -16,6 +18,7 @@ from headrace.memory.tiers.rest import FAILURES, MOST_SECONDS, Rest
 from headrace.memory.tiers.store import TierGroup, reach
 
 MODEL = Identity("weights", "layout", "numerics")
+KEY = PrefixKey("salt", "adapter", "id")
 
 
 def test_a_digest_depends_on_everything_before_it():
@@ -39,9 +42,13 @@ def test_a_digest_is_the_hash_that_is_documented():
 
 
 def test_roots_differ_by_model_and_key():
-    models = [MODEL, Identity("other", "layout", "numerics"), Identity("weights", "layoutn", "umerics")]
-    roots = {root_digest(model, key) for model in models for key in ("", "a", ("a",), ("a", "b"), b"a", None)}
-    assert len(roots) == 18
+    """By each field alone, and wherever one ends."""
+    models = [MODEL, *(replace(MODEL, **{field.name: "other"}) for field in fields(MODEL))]
+    models.append(Identity("weights", "layoutn", "umerics"))
+    keys = [KEY, *(replace(KEY, **{field.name: "other"}) for field in fields(KEY)), PrefixKey("salta", "dapter", "id")]
+    keys += ["", "a", ("a",), ("a", "b"), b"a", None]
+    assert len(models) == 5
+    assert len({root_digest(model, key) for model in models for key in keys}) == len(models) * len(keys)
 
 
 def test_a_key_names_its_group():

@@ -24,7 +24,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from tier_doubles import Clock, Crew, FakeFiles, FaultyPages
-from token_pages import PAGE, STEP, Running, TokenPages, array, memory
+from token_pages import PAGE, STEP, FaultyMemory, Running, TokenPages, array, memory
 
 from headrace.engine.policy import Places, chunk
 from headrace.memory.commands import POISON, carry_out
@@ -51,7 +51,7 @@ class Replica:
 
     def __init__(self, kinds, nbytes, host_bytes, folder, disk_bytes, stored, **options):
         self.clock, self.crew = (Clock(), Crew()) if stored is not None else (time.monotonic, None)
-        self.mem = memory(nbytes, kinds, poison=True, **options)
+        self.mem = memory(nbytes, kinds, make=FaultyMemory, poison=True, **options)
         self.bytes = TokenPages(self.mem)
         self.pages = FaultyPages(self.bytes.buffer, self.bytes.forms)
         self.files = FakeFiles(stored, self.clock)
@@ -88,9 +88,11 @@ class Replica:
         reach = sequence.computed + count
         fits = self.mem.fits(sequence.held, reach, step_tokens=STEP)
         if not (sequence.computed < sequence.held.reach and reach <= sequence.held.reach):
+            before = [row.copy() for row in sequence.held.rows]
             writes = self.mem.grow(sequence.held, reach)
-            assert writes is not None or not fits, "there is no room although there should be"
             if writes is None:
+                assert not fits or self.mem.room.refused, "there is no room although there should be"
+                assert all(map(np.array_equal, before, sequence.held.rows)), "it was refused, and took something"
                 return False
             sequence.pending += writes
         self._submit(sequence, sequence.computed, count, sequence.pending)
@@ -240,8 +242,8 @@ class Tiers(RuleBasedStateMachine):
         self.replica.fetch(tokens, seconds)
         self.some_work(jobs)
 
-    @rule(data=st.data(), tokens=TOKENS, evict=st.booleans())
-    def come_back(self, data, tokens, evict):
+    @rule(data=st.data(), tokens=TOKENS, evict=st.booleans(), refuse=st.booleans())
+    def come_back(self, data, tokens, evict, refuse):
         """A sequence ends, its pages are needed by others, and then somebody goes on behind it."""
         tokens = self.draw_tokens(data, tokens)
         self.compute_all(tokens, 4)
@@ -249,6 +251,8 @@ class Tiers(RuleBasedStateMachine):
         self.replica.mem.tree.evict(1 << 30)
         if evict:
             self.replica.store.host.evict(1 << 30)
+        if refuse and not self.calm:
+            self.replica.mem.room.plan = [True]
         self.replica.fetch([*tokens, 1])
         if data.draw(st.booleans()):
             self.run_dry()
@@ -331,9 +335,16 @@ class Tiers(RuleBasedStateMachine):
         else:
             self.replica.files.broken[what] = fault
 
+    @precondition(lambda self: not self.calm)
+    @rule(plan=st.lists(st.booleans(), min_size=1, max_size=8))
+    def refuse(self, plan):
+        """Some of the next allocations fail, whatever room there is."""
+        self.replica.mem.room.plan = plan
+
     @rule()
     def repair(self):
         self.replica.files.broken.clear()
+        self.replica.mem.room.plan = ()
         self.replica.pages.broken = False
         for hand in self.replica.crew.hands.values():
             hand.hangs = False
@@ -436,6 +447,23 @@ def test_computing_that_is_faster_is_not_waited_for():
     assert made.fetch([1] * 17, seconds=0.0) is None
     assert not made.tiered.waiting
     assert made.fetch([1] * 17, seconds=1e-9) is not None
+
+
+def test_a_load_without_room_is_none():
+    """It takes nothing, and can be had when there is room."""
+    made = replica(("full", "window", "state"))
+    tokens = [1] * 8 + [0] * 8
+    whole(made, tokens)
+    first = made.add(tokens[:8])
+    made.plan(first, 8)
+    made.collect()
+    made.mem.room.plan = [True]
+    assert made.fetch([*tokens, 1]) is None
+    assert made.mem.room.refusals == 1
+    assert not made.tiered.waiting
+    made.check()
+    assert made.fetch([*tokens, 1]) is not None
+    made.stop()
 
 
 def test_a_late_load_is_given_up_and_its_pages_are_free_at_once():
