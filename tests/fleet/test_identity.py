@@ -37,7 +37,16 @@ def test_the_same_is_found_and_nothing_else(folder, tmp_path):
     save_file(tensors, folder / "model.safetensors")
     roots["other weights"] = root(folder, tmp_path, executor="eager")
     assert len({tuple(found) for found in roots.values()}) == len(roots)
-    assert len(list(tmp_path.iterdir())) <= len(roots)
+
+
+def test_what_others_left_beyond_the_limit_goes_at_the_start(folder, tmp_path):
+    left = tmp_path / f"v1-{'0' * 32}" / "file"
+    left.parent.mkdir()
+    left.write_bytes(bytes(2000))
+    engine_for(folder, executor="eager", disk_tier=str(tmp_path), disk_tier_size=3000).close()
+    assert left.exists()
+    engine_for(folder, executor="eager", disk_tier=str(tmp_path), disk_tier_size=1000).close()
+    assert not left.exists()
 
 
 @pytest.mark.parametrize(

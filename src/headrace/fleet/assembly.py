@@ -28,7 +28,8 @@ from headrace.memory.tiered_memory import TieredMemory, tier_groups
 from headrace.memory.tiers.files import Files
 from headrace.memory.tiers.keys import Identity
 from headrace.memory.tiers.page_bytes import ArenaBytes
-from headrace.memory.tiers.store import TierLimits, TierStore
+from headrace.memory.tiers.siblings import trim_siblings
+from headrace.memory.tiers.store import TierLimits, TierStore, own_folder
 from headrace.models.checkpoint import Checkpoint
 from headrace.models.opening import open_checkpoint
 from headrace.models.registry import load_spec
@@ -201,18 +202,20 @@ def _tiers(
         folder=None if options.disk_tier is None else Path(options.disk_tier),
         disk_bytes=options.disk_tier_size,
     )
+    identity = Identity(checkpoint.content_id(), f"{PAGE_TOKENS} tokens {layout}", prepared.numerics)
     if limits.folder is not None:
         try:
             Files(limits.folder).make()
         except OSError as error:
             raise InvalidInput(f"{limits.folder} cannot be made: {error.strerror}", field="disk_tier") from error
+        trim_siblings(own_folder(limits.folder, identity), limits.disk_bytes)
     ended = threading.Event()
     try:
         store = TierStore(
             tier_groups(memory.groups),
             PAGE_TOKENS,
             ArenaBytes(arena, forms),
-            Identity(checkpoint.content_id(), f"{PAGE_TOKENS} tokens {layout}", prepared.numerics),
+            identity,
             limits,
             wake=ended.set,
         )

@@ -19,7 +19,6 @@ from headrace.memory.tiers.keys import Identity, object_key, page_digests, root_
 from headrace.memory.tiers.page_bytes import PageBytes
 from headrace.memory.tiers.records import Leg, Part, StoredRun, TierName, Transfer
 from headrace.memory.tiers.run_index import Place
-from headrace.memory.tiers.siblings import trim_siblings
 from headrace.memory.tiers.transfers import Hands, Transfers
 from headrace.memory.tiers.worker import Worker
 
@@ -85,6 +84,11 @@ class Found:
     nbytes: int
 
 
+def own_folder(folder: Path, identity: Identity) -> Path:
+    """Where a model's files are, in the folder of all."""
+    return folder / f"{FORMAT}-{identity.digest.hex()}"
+
+
 class TierStore:
     """Host memory and disk behind one arena. For the engine's thread.
 
@@ -118,9 +122,7 @@ class TierStore:
         self.host = HostTier(limits.host_bytes)
         self.disk = None
         if limits.folder is not None:
-            folder = limits.folder / f"{FORMAT}-{identity.digest.hex()}"
-            trim_siblings(folder, limits.disk_bytes)
-            self.disk = DiskTier(files(folder), identity.digest, limits.disk_bytes, clock)
+            self.disk = DiskTier(files(own_folder(limits.folder, identity)), identity.digest, limits.disk_bytes, clock)
         self.transfers = Transfers(pages, self.host, self.disk, hands=hands, wake=wake, clock=clock)
         self._storing: set[bytes] = set()  # pages on their way out
 
