@@ -33,8 +33,12 @@ def lose_what_is_stored(engine, crew):
     engine.memory.tree.evict(1 << 40)
 
 
-def preempted(engine, crew, results):
-    """Have request 0 computed in part, preempted by an urgent request 1, and evicted; request 2 comes behind it."""
+def preempted(engine, crew, results, steps=0):
+    """Have request 0 computed in part, preempted by an urgent request 1, and evicted; request 2 comes behind it.
+
+    Args:
+        steps: That pass before it is evicted.
+    """
     engine.add(request(0, PROMPT, greedy(40)))
     for _ in range(20):
         collect(engine, results, engine.step())
@@ -42,6 +46,8 @@ def preempted(engine, crew, results):
     (sequence,) = engine.scheduler.running
     engine.add(request(1, [11], greedy(3), priority=-1))
     collect(engine, results, engine.step())
+    for _ in range(steps):
+        collect(engine, results, engine.step())
     assert engine.scheduler.waiting == [sequence]
     lose_what_is_stored(engine, crew)
     assert engine.memory.cached(sequence.root, sequence.tokens[: sequence.known]) == 0
@@ -59,9 +65,11 @@ def finish(engine, crew, results):
         assert results[number, 0].tokens == expected([FULL], prompt, count)
 
 
-def test_who_was_preempted_loads_what_it_had_computed_while_others_run():
+@pytest.mark.parametrize("steps", [0, 1, 2])
+def test_who_was_preempted_loads_what_it_had_computed_while_others_run(steps):
+    """Also if it was evicted only after it was looked up."""
     (engine, crew), results = tiered_engine(transfer_seconds=0.001), {}
-    sequence = preempted(engine, crew, results)
+    sequence = preempted(engine, crew, results, steps)
     for _ in range(20):
         collect(engine, results, engine.step())
         assert sequence in engine.scheduler.waiting

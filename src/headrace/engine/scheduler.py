@@ -225,6 +225,8 @@ class Scheduler:
             left = budget.left(priority)
             if left <= 0:
                 return False
+            if self._lost_some(sequence):
+                self._ask(sequence)
             if sequence.is_fetching or self._waits_for_leader(sequence):
                 continue
             if not self.roster.start(plan, sequence):
@@ -239,8 +241,18 @@ class Scheduler:
         """Have prefixes loaded from tiers where that is faster than computing them; those behind go first meanwhile."""
         for sequence in sequences:
             if sequence.fetch is None and sequence.can_share_prompt and not self._waits_for_leader(sequence):
-                tokens = sequence.tokens[: sequence.known]
-                sequence.fetch = self.tiers.fetch(sequence.root, tokens, self._recompute_seconds) or NOTHING
+                self._ask(sequence)
+
+    def _ask(self, sequence: Sequence) -> None:
+        tokens = sequence.tokens[: sequence.known]
+        sequence.cached_when_asked = self.memory.cached(sequence.root, tokens)
+        sequence.fetch = self.tiers.fetch(sequence.root, tokens, self._recompute_seconds) or NOTHING
+
+    def _lost_some(self, sequence: Sequence) -> bool:
+        """Whether there was nothing to fetch for a sequence, but the arena has given up some of its prefix since."""
+        if sequence.fetch is not NOTHING or not sequence.cached_when_asked:
+            return False
+        return self.memory.cached(sequence.root, sequence.tokens[: sequence.known]) < sequence.cached_when_asked
 
     def _recompute_seconds(self, start: int, end: int) -> float:
         return self.cost.prefill(start, end - start)

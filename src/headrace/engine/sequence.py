@@ -51,6 +51,7 @@ class Sequence:
         drawing: Tokens that submitted batches draw.
         fresh_slot: No batch has drawn from the slot since it was opened.
         fetch: What is being loaded for it, or was, since it has been waiting; None: nothing was asked for.
+        cached_when_asked: Tokens that the arena had of it when that was asked.
         stay: Counts the times that it left its slot; what a batch finds of an earlier stay is void.
         cached_tokens: Prompt tokens found in the prefix tree at first admission.
         prompt_logprobs: Collected until the prompt is done.
@@ -85,6 +86,7 @@ class Sequence:
     drawing: int = 0
     fresh_slot: bool = False
     fetch: Fetch | None = None
+    cached_when_asked: int = 0
     stay: int = 0
     cached_tokens: int | None = None
     finished: bool = False
