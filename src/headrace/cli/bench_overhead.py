@@ -19,8 +19,9 @@ COMPILED = ((1, 512), (8, 512), (32, 256))
 
 def overhead(
     model: Annotated[str, typer.Argument(help=MODEL_HELP)] = DEFAULT_MODEL,
-    steps: Annotated[int, typer.Option(min=10, help="Steps of each kind.")] = 500,
+    steps: Annotated[int, typer.Option(min=10, help="Steps of each kind, and round.")] = 300,
     threads: ThreadsOption = None,
+    repeat: Annotated[int, typer.Option(min=1, help="Rounds of the compiled kind.")] = 3,
     json_target: JsonOption = None,
 ) -> None:
     """Measure what planning costs, and how much of it the forward pass hides.
@@ -42,7 +43,7 @@ def overhead(
     runs = [
         *(partial(aside_costs, batch, context, steps, 0.0) for batch, context in NONE),
         *(partial(aside_costs, batch, context, steps, seconds) for batch, context, seconds in ASIDE),
-        *(partial(compiled_costs, path, batch, context, steps, threads) for batch, context in COMPILED),
+        *(partial(compiled_costs, path, batch, context, steps, threads, repeat) for batch, context in COMPILED),
     ]
     found = [run() for run in track(runs, "measuring", transient=True, console=Console(stderr=True))]
     if json_target != "-":
