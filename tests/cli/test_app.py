@@ -65,6 +65,7 @@ def test_every_verb_explains_itself(run, args):
         (["generate", "a", "--system", "b"], "--chat"),
         (["pull"], "NAME"),
         (["bench", "engine", "m", "--repeat", "0"], "repeat"),
+        (["bench", "cache"], "--cost"),
     ],
 )
 def test_wrong_usage_is_status_2(run, args, says):

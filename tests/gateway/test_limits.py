@@ -104,6 +104,7 @@ def test_a_deadline_that_cannot_be_met_is_refused_at_once(server):
         answer = server.http.post("/v1/completions", json={**ask, "deadline_ms": 1, "stream": stream})
         assert answer.status_code == 503
         assert answer.json()["error"]["code"] == "deadline_unmet"
+        assert answer.json()["error"]["param"] == "deadline_ms"
         assert int(answer.headers["retry-after"]) >= 1
     server.assert_comes_to_rest()
 
