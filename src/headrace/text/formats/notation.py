@@ -1,0 +1,231 @@
+"""``Format``: how a model writes tool calls and reasoning, as a file says it (docs/formats.md)."""
+
+from __future__ import annotations
+
+import tomllib
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from headrace.errors import InvalidInput
+from headrace.text.formats.pattern import Piece, RecordForm, parse_pattern, parse_record
+
+LARGEST = 1 << 16  # bytes of a file
+
+
+class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
+    """A table of a format's file."""
+
+
+class Reasoning(_Table, frozen=True):
+    """What stands around reasoning.
+
+    Attributes:
+        open: Before it.
+        close: After it.
+    """
+
+    open: str
+    close: str
+
+
+class Answer(_Table, frozen=True):
+    """What stands around the answer itself.
+
+    Attributes:
+        open: Before it; a grammar writes it.
+        close: After it; a grammar writes it.
+        markers: Texts that belong to the format and not to the answer, wherever they stand.
+    """
+
+    open: str = ""
+    close: str = ""
+    markers: tuple[str, ...] = ()
+
+
+class Arguments(_Table, frozen=True):
+    """How the arguments of a call are written.
+
+    Attributes:
+        syntax: ``json``: an object; ``python``: keyword arguments; ``pairs``: one after the other as ``pair`` says.
+        pair: Pattern of an argument, with ``$key`` and ``$value``. A string is written as it is, other values as JSON.
+        literals: How true, false and null are written: as JSON does, or as Python.
+        quote: In JSON: what stands before and after a string, which then has no escapes.
+        bare_keys: In JSON: keys are written without quotes.
+        spaced: In JSON: a space follows commas and colons.
+        sorted: Arguments are written in the order of their names.
+    """
+
+    syntax: Literal["json", "python", "pairs"] = "json"
+    pair: str | None = None
+    literals: Literal["json", "python"] = "json"
+    quote: str = '"'
+    bare_keys: bool = False
+    spaced: bool = True
+    sorted: bool = False
+
+
+class Calls(_Table, frozen=True):
+    """How tool calls are written.
+
+    Attributes:
+        call: Pattern of a call, with ``$name``, ``$arguments`` and ``$id``, or with ``$record``. Of several, a grammar
+            and a writer use the first; all are read.
+        record: What ``$record`` stands for: a JSON object, with ``$name``, ``$arguments`` and ``$id`` as values.
+        begin: Before the first call.
+        separator: Between calls.
+        end: After the last one.
+        at_start: Calls are the whole message, for nothing marks them.
+        parallel: A message may hold several.
+        id: What a call's id looks like, with ``$name``, ``$index`` and ``$random9`` (so many letters and digits).
+        arguments: How arguments are written.
+    """
+
+    call: str | tuple[str, ...]
+    record: str | tuple[str, ...] = ()
+    begin: str = ""
+    separator: str = ""
+    end: str = ""
+    at_start: bool = False
+    parallel: bool = True
+    id: str = "call_$random24"
+    arguments: Arguments = Arguments()
+
+    @cached_property
+    def patterns(self) -> tuple[tuple[Piece, ...], ...]:
+        """The patterns of ``call``, read."""
+        return tuple(parse_pattern(pattern) for pattern in _several(self.call))
+
+    @cached_property
+    def records(self) -> tuple[RecordForm, ...]:
+        """The forms of ``record``, read."""
+        return tuple(parse_record(record) for record in _several(self.record))
+
+    @cached_property
+    def pair(self) -> tuple[Piece, ...]:
+        """The pattern of an argument, read."""
+        return parse_pattern(self.arguments.pair or "")
+
+
+class Prompt(_Table, frozen=True):
+    """What a model is told whose chat template knows no tools.
+
+    Attributes:
+        tools: Joined to the system message; ``$tools`` is the list of tools as JSON.
+        result: The result of a call, as a message of the user; ``$content``.
+    """
+
+    tools: str
+    result: str
+
+
+class Format(_Table, frozen=True):
+    """How a model writes what is not plain text.
+
+    Attributes:
+        name: What it is called.
+        models: Which models write so, for people.
+        detect: Texts that the chat template of such a model holds, all of them.
+        reasoning: How reasoning is marked; None: there is none.
+        answer: What stands around the answer.
+        calls: How tools are called; None: they are not.
+        prompt: For models whose chat template knows no tools.
+    """
+
+    name: str
+    models: str
+    detect: tuple[str, ...] = ()
+    reasoning: Reasoning | None = None
+    answer: Answer = Answer()
+    calls: Calls | None = None
+    prompt: Prompt | None = None
+
+    @cached_property
+    def markers(self) -> tuple[str, ...]:
+        """All fixed texts of the format, white space around them left out."""
+        texts = list(self.answer.markers)
+        if self.reasoning is not None:
+            texts += [self.reasoning.open, self.reasoning.close]
+        if self.calls is not None:
+            texts += [self.calls.begin, self.calls.end]
+            patterns = (*self.calls.patterns, self.calls.pair)
+            texts += [piece.text for pattern in patterns for piece in pattern]
+            texts.append(self.calls.arguments.quote)
+        return tuple(dict.fromkeys(text.strip() for text in texts if text.strip()))
+
+
+def read_format(source: str, name: str) -> Format:
+    """The format that a file describes.
+
+    Args:
+        source: TOML.
+        name: Of the file, for errors.
+
+    Raises:
+        InvalidInput: It is not a format; the message says where and why.
+    """
+    if len(source.encode()) > LARGEST:
+        raise InvalidInput(f"{name} has more than {LARGEST} bytes", field="tool_format")
+    try:
+        table = tomllib.loads(source)
+        found = msgspec.convert(table, Format)
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidInput(f"{name} is not TOML: {error}", field="tool_format") from error
+    except msgspec.ValidationError as error:
+        raise InvalidInput(f"{name} is not a format: {error}", field="tool_format") from error
+    for problem in _problems(found):
+        raise InvalidInput(f"{name} is not a format: {problem}", field="tool_format")
+    return found
+
+
+def load_format(path: Path) -> Format:
+    """The format in a file.
+
+    Raises:
+        InvalidInput: The file cannot be read, or is not a format.
+    """
+    try:
+        source = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"{path} cannot be read: {error}", field="tool_format") from error
+    return read_format(source, path.name)
+
+
+def _problems(found: Format) -> list[str]:
+    """What a type cannot say."""
+    problems = []
+    if found.reasoning is not None and not (found.reasoning.open.strip() and found.reasoning.close.strip()):
+        problems.append("reasoning needs open and close")
+    if not all(marker.strip() for marker in found.answer.markers):
+        problems.append("a marker is empty")
+    return problems + ([] if found.calls is None else _call_problems(found.calls))
+
+
+def _call_problems(calls: Calls) -> list[str]:
+    problems = []
+    try:
+        patterns = calls.patterns
+        names = [{piece.name for piece in pattern if piece.is_field} for pattern in patterns]
+        names += [set(record.paths) for record in calls.records]
+        pair = [piece.name for piece in calls.pair if piece.is_field]
+    except ValueError as error:
+        return [str(error)]
+    if not patterns or not all(pattern for pattern in patterns):
+        problems.append("calls.call is empty")
+    if any("record" in fields for fields in names) != bool(calls.records):
+        problems.append("calls.call has $record if and only if calls.record is given")
+    complete = ({"record"}, {"name", "arguments"}, {"id", "arguments"})
+    if not all(any(needed <= fields for needed in complete) for fields in names):
+        problems.append("calls.call needs $name and $arguments, or $record")
+    if (calls.arguments.syntax == "pairs") != (pair == ["key", "value"]):
+        problems.append("calls.arguments.pair holds $key and $value, in this order, if and only if syntax is pairs")
+    marked = bool(calls.begin.strip()) or all(not p[0].is_field for p in patterns if p)
+    if not marked and not calls.at_start:
+        problems.append("nothing marks a call: give begin, or begin calls.call with text, or set at_start")
+    return problems
+
+
+def _several(one_or_more: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (one_or_more,) if isinstance(one_or_more, str) else one_or_more

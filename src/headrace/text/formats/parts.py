@@ -1,0 +1,297 @@
+"""The parts of a call as they are read: each takes what is its own from a text that arrives in pieces."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from headrace.text.formats.dialect import Dialect
+from headrace.text.formats.pattern import Piece, RecordForm
+from headrace.text.formats.values import ValueReader, Verdict
+
+MOST_PAIRS = 1024
+_SPACES = re.compile(r"(\s+)")
+_SPACE = re.compile(r"\s*")
+# What function names and ids are made of: OpenAI's letters, and those that others add.
+_IDENTIFIER = re.compile(r"[\w.\-/:@$]*")
+_LONGEST_IDENTIFIER = 256
+
+Kinds = Mapping[str, frozenset[str]]
+"""What the arguments of a tool may be, by name: ``string``, ``other``, or both. Of those not named nothing is known."""
+
+
+class Part(Protocol):
+    """Reads one part of a call; made anew for each call."""
+
+    def read(self, text: str, at: int, *, final: bool) -> tuple[Verdict, int]:
+        """Go on from a place that an earlier call returned; see ``ValueReader.read``."""
+        ...
+
+
+@dataclass(slots=True)
+class Fixed:
+    """Text that must stand there; where it has white space, any amount of it or none may stand."""
+
+    words: Sequence[str]
+    _next: int = 0
+
+    @classmethod
+    def of(cls, text: str) -> Fixed:
+        """Of a pattern's text."""
+        return cls([word for word in _SPACES.split(text) if word])
+
+    def read(self, text: str, at: int, *, final: bool) -> tuple[Verdict, int]:
+        """Take as much of it as is there."""
+        while self._next < len(self.words):
+            word = self.words[self._next]
+            if word.isspace():
+                at = end_of_space(text, at)
+                if at >= len(text) and not final:
+                    return Verdict.MORE, at
+            elif text.startswith(word, at):
+                at += len(word)
+            else:
+                there = len(text) - at
+                if there < len(word) and word.startswith(text[at:]):
+                    return (Verdict.FAIL if final else Verdict.MORE), at
+                return Verdict.FAIL, at + _agree(word, text, at)
+            self._next += 1
+        return Verdict.DONE, at
+
+
+@dataclass(slots=True)
+class Identifier:
+    """A name or an id: as many letters, digits and such as there are."""
+
+    value: str = ""
+
+    def read(self, text: str, at: int, *, final: bool) -> tuple[Verdict, int]:
+        """Take it once its end is seen."""
+        found = _IDENTIFIER.match(text, at)
+        end = at if found is None else found.end()
+        if end - at > _LONGEST_IDENTIFIER:
+            return Verdict.FAIL, at + _LONGEST_IDENTIFIER
+        if end == len(text) and not final:
+            return Verdict.MORE, at
+        if end == at:
+            return Verdict.FAIL, at
+        self.value = text[at:end]
+        return Verdict.DONE, end
+
+
+@dataclass(slots=True)
+class RawText:
+    """Text up to a text that ends it, which is left where it is."""
+
+    until: str
+    value: str = ""
+    _resume: int = 0
+
+    def read(self, text: str, at: int, *, final: bool) -> tuple[Verdict, int]:
+        """Take it once its end is seen."""
+        end = text.find(self.until, max(at, self._resume))
+        if end < 0:
+            self._resume = max(at, len(text) - len(self.until) + 1)
+            return (Verdict.FAIL, len(text)) if final else (Verdict.MORE, at)
+        self.value = text[at:end]
+        return Verdict.DONE, end
+
+
+@dataclass(slots=True)
+class Arguments:
+    """Arguments as one value: an object, or keyword arguments up to a closing bracket.
+
+    Attributes:
+        reader: Reads it.
+        written: The arguments as JSON, once they are read.
+    """
+
+    reader: ValueReader
+    written: str = ""
+    _began: int = -1
+
+    @property
+    def needs_end(self) -> bool:
+        """Whether the text behind it must stand there: an object says itself where it ends."""
+        return self.reader.members
+
+    def read(self, text: str, at: int, *, final: bool) -> tuple[Verdict, int]:
+        """Go on with it."""
+        if self._began < 0:
+            self._began = at
+        verdict, at = self.reader.read(text, at, final=final)
+        if verdict is Verdict.DONE:
+            value = self.reader.value
+            raw = text[self._began : at].strip() if self.reader.dialect.is_json and not self.reader.members else None
+            written = as_arguments(value, raw)
+            if written is None:
+                return Verdict.FAIL, at
+            self.written = written
+        return verdict, at
+
+
+@dataclass(slots=True)
+class Record:
+    """A whole call as one JSON object.
+
+    Attributes:
+        forms: What it may look like.
+        reader: Reads it.
+        found: Of the fields ``name``, ``arguments`` and ``id`` those that it has.
+    """
+
+    forms: Sequence[RecordForm]
+    reader: ValueReader
+    found: dict[str, str] = field(default_factory=dict)
+
+    def read(self, text: str, at: int, *, final: bool) -> tuple[Verdict, int]:
+        """Go on with it."""
+        verdict, at = self.reader.read(text, at, final=final)
+        if verdict is Verdict.DONE and not any(self._matches(form, text) for form in self.forms):
+            return Verdict.FAIL, at
+        return verdict, at
+
+    def _matches(self, form: RecordForm, text: str) -> bool:
+        value = self.reader.value
+        try:
+            name, arguments = form.find(value, "name"), form.find(value, "arguments")
+        except KeyError:
+            return False
+        begin, end = self.reader.spans.get(form.paths["arguments"], (0, 0))
+        written = as_arguments(arguments, text[begin:end])
+        if not isinstance(name, str) or not name or written is None:
+            return False
+        self.found = {"name": name, "arguments": written}
+        if "id" in form.paths:
+            try:
+                given = form.find(value, "id")
+            except KeyError:
+                given = None
+            if isinstance(given, str) and given:
+                self.found["id"] = given
+        return True
+
+
+@dataclass(slots=True)
+class Pairs:
+    """Arguments one after the other, each as a pattern says, up to what is none.
+
+    Attributes:
+        pattern: Of one.
+        dialect: How values that are no strings are written.
+        kinds: What an argument may be, by the tool's schema: ``string``, ``other``, or both.
+        written: The arguments as JSON, once they are read.
+    """
+
+    pattern: Sequence[Piece]
+    dialect: Dialect
+    kinds: Kinds
+    written: str = ""
+    needs_end: bool = True
+    _values: dict[str, Any] = field(default_factory=dict)
+    _parts: list[Part] = field(default_factory=list)
+    _index: int = 0
+
+    def read(self, text: str, at: int, *, final: bool) -> tuple[Verdict, int]:
+        """Go on with them."""
+        while True:
+            if not self._parts:
+                begin = end_of_space(text, at)
+                opening = self.pattern[0].text.split()[0]
+                if not text.startswith(opening, begin):
+                    if opening.startswith(text[begin:]) and not final:
+                        return Verdict.MORE, at
+                    self.written = json.dumps(self._values, ensure_ascii=False)
+                    return Verdict.DONE, begin
+                at = begin
+                self._parts, self._index = self._pair(), 0
+            while self._index < len(self._parts):
+                verdict, at = self._parts[self._index].read(text, at, final=final)
+                if verdict is not Verdict.DONE:
+                    return verdict, at
+                self._index += 1
+            if not self._keep() or len(self._values) > MOST_PAIRS:
+                return Verdict.FAIL, at
+            self._parts = []
+
+    def _pair(self) -> list[Part]:
+        parts: list[Part] = []
+        for i, piece in enumerate(self.pattern):
+            if piece.is_field:
+                parts.append(RawText(self.pattern[i + 1].text.split()[0]))
+            else:
+                # White space around a value is a part of the pattern or of the value, as ``_keep`` finds out.
+                before_value = i + 1 < len(self.pattern) and self.pattern[i + 1].name == "value"
+                text = piece.text.rstrip() if before_value or i + 1 == len(self.pattern) else piece.text
+                parts.append(Fixed.of(text.lstrip() if i and self.pattern[i - 1].name == "value" else text))
+        return parts
+
+    def _keep(self) -> bool:
+        """Note the pair that was just read; whether its value is one."""
+        values = iter([part.value for part in self._parts if isinstance(part, RawText)])
+        key, value = next(values).strip(), next(values)
+        at = next(i for i, piece in enumerate(self.pattern) if piece.name == "value")
+        before, after = self.pattern[at - 1].text, self.pattern[at + 1].text
+        value = value.removeprefix(before[len(before.rstrip()) :])
+        value = value.removesuffix(after[: len(after) - len(after.lstrip())])
+        try:
+            self._values[key] = self._value(value, self.kinds.get(key, frozenset({"string", "other"})))
+        except ValueError:
+            return False
+        return bool(key)
+
+    def _value(self, text: str, kinds: frozenset[str]) -> Any:
+        """What a text means, for an argument that may be so: a string is written as it is, all else as JSON."""
+        if "other" in kinds:
+            reader = ValueReader(self.dialect)
+            stripped = text.strip()
+            verdict, end = reader.read(stripped, 0, final=True)
+            whole = verdict is Verdict.DONE and end == len(stripped)
+            if whole and ("string" not in kinds or not isinstance(reader.value, str)):
+                json.dumps(reader.value, allow_nan=False)
+                return reader.value
+            if "string" not in kinds:
+                raise ValueError(text)
+        return text
+
+
+def end_of_space(text: str, at: int) -> int:
+    """Where the white space that begins at ``at`` ends."""
+    found = _SPACE.match(text, at)
+    return at if found is None else found.end()
+
+
+def as_arguments(value: object, raw: str | None) -> str | None:
+    """Arguments as JSON: as they were written where that is JSON, else written anew; None: they are none.
+
+    Some models write the object into a string.
+    """
+    if isinstance(value, str):
+        raw = value or "{}"
+        try:
+            value = json.loads(raw, strict=False)
+        except (ValueError, RecursionError):
+            return None
+    if not isinstance(value, dict):
+        return None
+    try:
+        if raw is not None:
+            json.loads(raw)
+            return raw
+    except (ValueError, RecursionError):
+        pass
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except ValueError:
+        return None
+
+
+def _agree(word: str, text: str, at: int) -> int:
+    """How many of the word's first characters stand in the text."""
+    count = 0
+    while count < len(word) and at + count < len(text) and word[count] == text[at + count]:
+        count += 1
+    return count
