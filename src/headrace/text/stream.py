@@ -153,6 +153,12 @@ class StopStringConstraint:
     ) -> None:
         self._end = _TextEnd(tokenizer, stop, min_tokens, skip_special_tokens, include=False)
 
+    ready = True
+    complete = False
+
+    def allowed(self) -> None:
+        """Any token may come next."""
+
     def accept(self, token: int) -> str | None:
         """Take the next output token; returns the stop string that it completed, or None to go on."""
         return self._end.push(token).stop
