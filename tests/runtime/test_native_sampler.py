@@ -286,7 +286,7 @@ def test_settings_that_native_code_must_not_see(pool, library, wrong, field):
 )
 def test_a_mask_that_native_code_must_not_see(pool, library, mask):
     sampler = NativeSampler(pool, cases.opened([SlotSampling()], 50), 1, 50, library)
-    with pytest.raises(InvalidInput, match="masks"):
+    with pytest.raises(InvalidInput, match="mask"):
         sampler.draw([0], np.zeros((1, 50), np.float32), np.array([6]), {0: mask})
 
 

@@ -25,6 +25,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from headrace.errors import InvalidInput
 from headrace.memory.commands import PageCommand, PlaceWrite
 from headrace.memory.page_form import PageForm
 
@@ -40,6 +41,12 @@ NO_MASKS: Mapping[int, Mask] = MappingProxyType({})
 def mask_words(vocab_size: int) -> int:
     """Words of a mask."""
     return -(-vocab_size // 32)
+
+
+def check_mask(mask: Mask, vocab_size: int) -> None:
+    """Raise ``InvalidInput`` where native code would read beyond a mask, or misread it."""
+    if mask.dtype != np.uint32 or mask.shape != (mask_words(vocab_size),) or not mask.flags.c_contiguous:
+        raise InvalidInput(f"must be {mask_words(vocab_size)} uint32, side by side", field="mask")
 
 
 def _no_tokens() -> IntArray:

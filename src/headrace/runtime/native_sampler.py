@@ -17,7 +17,7 @@ from headrace.compiler.native.build import Builder, Source
 from headrace.compiler.native.cpu import cpu_features
 from headrace.compiler.native.pool import ThreadPool
 from headrace.errors import InvalidInput
-from headrace.runtime.batch import NO_MASKS, FloatArray, IntArray, Mask, SlotSampling, TokenLogprobs, mask_words
+from headrace.runtime.batch import NO_MASKS, FloatArray, IntArray, Mask, SlotSampling, TokenLogprobs, check_mask
 from headrace.runtime.native_program import aligned
 from headrace.runtime.sampler import ONE, NotFinite, TokenCounts
 from headrace.runtime.slots import Slot, SlotTable
@@ -299,12 +299,6 @@ def check_tokens(field: str, tokens: IntArray, vocab_size: int) -> None:
     """Raise ``InvalidInput`` where a token is outside the vocabulary."""
     if len(tokens) and not 0 <= int(tokens.min()) <= int(tokens.max()) < vocab_size:
         raise InvalidInput(f"must be tokens from 0 to {vocab_size - 1}", field=field)
-
-
-def check_mask(mask: Mask, vocab_size: int) -> None:
-    """Raise ``InvalidInput`` where native code would read beyond a mask, or misread it."""
-    if mask.dtype != np.uint32 or mask.shape != (mask_words(vocab_size),) or not mask.flags.c_contiguous:
-        raise InvalidInput(f"must be {mask_words(vocab_size)} uint32, side by side", field="masks")
 
 
 def scratch_bytes(library: ctypes.CDLL, vocab_size: int) -> int:
