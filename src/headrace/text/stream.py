@@ -194,6 +194,12 @@ class StopWatch:
     def __init__(self, stream: MessageStream) -> None:
         self._stream = stream
 
+    ready = True
+    complete = False
+
+    def allowed(self) -> None:
+        """Any token may come next."""
+
     def accept(self, token: int) -> str | None:
         """Take the next output token; returns the stop string that it completed, or None to go on."""
         return self._stream.push((token,)).stop

@@ -1,0 +1,168 @@
+"""``GrammarEngine``: grammars for one vocabulary, compiled, kept, and followed token by token.
+
+llguidance does the work: an Earley parser over a lexer whose automaton is built while it is used and shared by all
+matchers of a grammar. It never raises: after an error it allows nothing but an end. So every call is followed by a
+look for an error here, and a grammar that had one is compiled anew for the next request.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+
+import numpy as np
+from llguidance import LLMatcher, LLParserLimits
+from numpy.typing import NDArray
+
+from headrace.text.grammar.errors import GrammarError
+from headrace.text.grammar.vocabulary import build_token_table
+from headrace.text.tokenizer import Tokenizer
+
+Mask = NDArray[np.uint32]
+"""Allowed tokens: token t is bit t % 32, counted from the lowest, of word t // 32."""
+
+# Each lexer state costs some 2 kB and stays as long as the grammar; a string of bounded length takes one a character.
+MAX_LEXER_STATES = 50_000
+COMPILE_STACK = 256 << 20  # the library descends a stack frame for each nested rule; touched only as far as needed
+
+
+def parser_limits() -> LLParserLimits:
+    """The bounds that every grammar is compiled and followed under."""
+    return LLParserLimits(max_lexer_states=MAX_LEXER_STATES, verbose_errors=False)
+
+
+class GrammarEngine:
+    """Grammars for one model. Safe to use from several threads.
+
+    Args:
+        tokenizer: The model's tokenizer.
+        vocab_size: Rows of the model's output layer; None: as many as the tokenizer has ids. Rows beyond the
+            tokenizer's ids are never allowed.
+        kept: How many compiled grammars to keep, the latest used ones.
+
+    Raises:
+        GrammarError: The model has no token that ends a text.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int | None = None, *, kept: int = 64) -> None:
+        self.vocab_size = tokenizer.vocab_size if vocab_size is None else vocab_size
+        self._tokens, self.eos_ids = build_token_table(tokenizer, self.vocab_size)
+        self._kept = kept
+        self._grammars: OrderedDict[str, Grammar] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def compile(self, source: str) -> Grammar:
+        """The grammar of a source text; at once if it is kept.
+
+        Args:
+            source: What the functions of ``sources.py`` return.
+
+        Raises:
+            GrammarError: It does not compile.
+        """
+        with self._lock:
+            grammar = self._grammars.get(source)
+            if grammar is not None and not grammar.is_broken:
+                self._grammars.move_to_end(source)
+                return grammar
+        grammar = Grammar(_on_large_stack(self._tokens, source), self.vocab_size)
+        with self._lock:
+            self._grammars[source] = grammar
+            while len(self._grammars) > self._kept:
+                self._grammars.popitem(last=False)
+        return grammar
+
+
+class Grammar:
+    """A compiled grammar; many samples may follow it at once.
+
+    Attributes:
+        is_broken: A matcher met an error, which the lexer that all of them share may not have survived.
+    """
+
+    def __init__(self, matcher: LLMatcher, vocab_size: int) -> None:
+        self._matcher = matcher
+        self._words = -(-vocab_size // 32)
+        self.is_broken = False
+
+    def matcher(self) -> GrammarMatcher:
+        """A matcher at the beginning of a text."""
+        return GrammarMatcher(self, self._matcher.deep_copy(), self._words)
+
+
+class GrammarMatcher:
+    """The place of one sample in its grammar. Not for several threads at once.
+
+    Attributes:
+        may_end: Whether the text may end here.
+        is_complete: Whether nothing but an end can follow.
+    """
+
+    def __init__(self, grammar: Grammar, matcher: LLMatcher, words: int) -> None:
+        self._grammar = grammar
+        self._matcher = matcher
+        self._words = words
+
+    def accept(self, token: int) -> None:
+        """Take the next token.
+
+        Raises:
+            GrammarError: It does not fit, or the grammar has become too complex; the matcher is of no use then.
+        """
+        if not self._matcher.consume_token(token):
+            self._check()
+            raise GrammarError(f"token {token} does not fit the grammar")
+
+    def mask(self) -> Mask:
+        """The tokens that may come next, [ceil(vocab_size / 32)] uint32; an end token exactly where the text may end.
+
+        Raises:
+            GrammarError: The grammar has become too complex; the matcher is of no use then.
+        """
+        mask = np.empty(self._words, np.uint32)
+        self._matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+        self._check()
+        return mask
+
+    @property
+    def may_end(self) -> bool:
+        """Whether the text may end here."""
+        return self._matcher.is_accepting()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing but an end can follow."""
+        return self._matcher.is_stopped()
+
+    def _check(self) -> None:
+        if self._matcher.is_error():
+            self._grammar.is_broken = True
+            raise GrammarError(f"the grammar cannot be followed further: {_first_line(self._matcher.get_error())}")
+
+
+def _on_large_stack(tokens: object, source: str) -> LLMatcher:
+    """Compile on a thread of its own, whose stack holds what the deepest grammar that passes the gate needs."""
+    made: list[LLMatcher] = []
+
+    def work() -> None:
+        made.append(LLMatcher(tokens, source, log_level=0, limits=parser_limits()))  # type: ignore[arg-type]
+
+    with _STACK_SIZE_LOCK:
+        before = threading.stack_size(COMPILE_STACK)
+        try:
+            thread = threading.Thread(target=work, name="compile-grammar")
+            thread.start()
+        finally:
+            threading.stack_size(before)
+    thread.join()
+    matcher = made[0]
+    if matcher.is_error():
+        raise GrammarError(f"the grammar does not compile: {_first_line(matcher.get_error())}")
+    return matcher
+
+
+_STACK_SIZE_LOCK = threading.Lock()  # the size is a setting of the whole process
+
+
+def _first_line(message: str) -> str:
+    return message.strip().partition("\n")[0][:300]
