@@ -22,7 +22,7 @@ from headrace.api.tokenize import DetokenizeRequest, TokenizeRequest
 MAX_UNKNOWN_FIELDS = 32
 _LONGEST_HEADER = 2000
 _EXACT = 2.0**53
-_FREE_FORM = ("chat_template_kwargs",)
+_FREE_FORM = ("chat_template_kwargs", "parameters", "schema", "input_schema")
 _LONGEST_DIAGNOSED = 1 << 18
 # JSON has one kind of number, and JSON Schema calls 2.0 an integer; some clients write integers so.
 _WHOLE = re.compile(r"Expected `[^`]*\bint\b[^`]*`, got `float`")

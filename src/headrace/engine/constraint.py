@@ -10,12 +10,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from headrace.engine.sampling_params import SamplingParams
-from headrace.errors import HeadraceError
 from headrace.runtime.batch import Mask
-
-
-class ConstraintError(HeadraceError):
-    """A constraint cannot follow its sample, which ends with this error: say, a grammar that does not compile."""
 
 
 class TokenConstraint(Protocol):

@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from headrace.engine.constraint import ConstraintError, TokenConstraint
+from headrace.engine.constraint import TokenConstraint
 from headrace.engine.messages import Finish
 from headrace.engine.outcome import finish_of, timeline_of
 from headrace.engine.plan import Planned
 from headrace.engine.sequence import Sequence
-from headrace.errors import HeadraceError
+from headrace.errors import ConstraintError, HeadraceError
 from headrace.runtime.batch import NO_MASKS, Mask, check_mask, mask_words
 
 

@@ -37,6 +37,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         stop: Strings that end the output; the string itself is not returned.
         stop_token_ids: Tokens that end the output.
         grammar: A grammar's source, which the replica's constraint factory compiles: the output follows it.
+        reading: How the output is taken apart, for the replica's constraint factory: stop strings depend on it.
         min_tokens: No end of sequence, stop token or stop string before this many tokens.
         max_tokens: At most this many tokens; None is whatever the context leaves.
         ignore_eos: The model's end-of-sequence token is a token like any other.
@@ -60,6 +61,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     grammar: str | None = None
+    reading: str | None = None
     min_tokens: int = 0
     max_tokens: int | None = 16
     ignore_eos: bool = False

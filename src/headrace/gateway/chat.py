@@ -13,6 +13,9 @@ from headrace.api.chat import ChatRequest
 from headrace.api.parsing import parse_chat
 from headrace.api.responses import (
     AnswerMessage,
+    CalledFunction,
+    CalledTool,
+    CalledToolDelta,
     ChatChoice,
     ChatCompletion,
     ChatCompletionChunk,
@@ -25,12 +28,14 @@ from headrace.api.responses import (
 )
 from headrace.api.sse import DONE, event
 from headrace.engine.sampling_params import SamplingParams
-from headrace.gateway.answer import Answer, finish_fields, serve, tokenized
+from headrace.gateway.answer import Answer, AnsweredSample, finish_fields, serve, tokenized
+from headrace.gateway.conversations import chat_conversation
 from headrace.gateway.generation import Job, SampleDelta
 from headrace.gateway.http import read_body
 from headrace.gateway.logprobs import chat_logprobs
 from headrace.gateway.services import Services
-from headrace.text.prompt import chat_prompt
+from headrace.text.formats.pieces import Text, Thought, ToolCall
+from headrace.text.stream import MessageForm
 
 
 class Chat:
@@ -46,21 +51,16 @@ class Chat:
         parsed = parse_chat(body, lenient=services.config.lenient)
         request = parsed.request
         services.check_model(request.model)
-        params = SamplingParams(**request.sampling())
-        prompt = await tokenized(
-            len(body),
-            chat_prompt,
-            services.tokenizer,
-            request.template_messages(),
-            add_generation_prompt=request.generation_prompt,
-            continue_final_message=bool(request.continue_final_message),
-            **(request.chat_template_kwargs or {}),
+        prepared = await tokenized(len(body), services.text.prepare, chat_conversation(request))
+        form = None if prepared.reading is None else MessageForm(services.text.format, prepared.reading)
+        params = SamplingParams(
+            **request.sampling(), grammar=prepared.grammar, reading=packed_reading(request.stop, form)
         )
         own = "max_tokens" if request.max_completion_tokens is None else "max_completion_tokens"
         services.generator.check(
-            prompt, params, explicit_max=request.sampling()["max_tokens"], fields=("messages", own)
+            prepared.prompt, params, explicit_max=request.sampling()["max_tokens"], fields=("messages", own)
         )
-        job = Job.of(request, prompt, params, received, http.state.tenant)
+        job = Job.of(request, prepared.prompt, params, received, http.state.tenant, form)
         answer = Answer([job], wants_timings=bool(request.timings))
         shape = _Shape(services, request, answer)
         return await serve(
@@ -85,10 +85,10 @@ class _Shape:
         choices = [
             ChatChoice(
                 index=i,
-                message=AnswerMessage(content=sample.text),
+                message=_message(sample),
                 logprobs=chat_logprobs(self._tokenizer, sample.logprobs) if self._request.logprobs else None,
                 token_ids=sample.tokens if ids else UNSET,
-                **finish_fields(sample.finish),
+                **finish_fields(sample.finish, called=bool(sample.calls)),
             )
             for i, sample in enumerate(answer.samples)
         ]
@@ -112,19 +112,36 @@ class _Shape:
             for delta in step:
                 first = delta.choice not in begun
                 begun.add(delta.choice)
-                ids = list(self._answer.jobs[0].prompt.tokens) if first and self._request.return_token_ids else UNSET
-                chunks.append(self._chunk([self._choice(delta, first)], ids))
-            yield b"".join(chunks)
+                if first or self._says_something(delta):
+                    wanted = first and self._request.return_token_ids
+                    ids = list(self._answer.jobs[0].prompt.tokens) if wanted else UNSET
+                    chunks.append(self._chunk([self._choice(delta, first)], ids))
+            if chunks:
+                yield b"".join(chunks)
         if self._request.include_usage or self._answer.wants_timings:
             yield self._last()
         yield DONE
 
+    def _says_something(self, delta: SampleDelta) -> bool:
+        """Whether there is anything to send: while a call is being written there may be nothing."""
+        asked = (self._request.logprobs and delta.logprobs) or (self._request.return_token_ids and delta.tokens)
+        return bool(delta.pieces or delta.finish or asked)
+
     def _choice(self, delta: SampleDelta, first: bool) -> ChunkChoice:
         wants_logprobs = self._request.logprobs and delta.logprobs
-        ended = finish_fields(delta.finish) if delta.finish is not None else {}
+        sample = self._answer.samples[delta.choice]
+        calls = [piece for piece in delta.pieces if isinstance(piece, ToolCall)]
+        before = len(sample.calls) - len(calls)
+        thought = "".join(piece.text for piece in delta.pieces if isinstance(piece, Thought))
+        ended = {} if delta.finish is None else finish_fields(delta.finish, called=bool(sample.calls))
         return ChunkChoice(
             index=delta.choice,
-            delta=Delta("assistant" if first else UNSET, delta.text if delta.text or first else UNSET),
+            delta=Delta(
+                "assistant" if first else UNSET,
+                delta.text if delta.text or first else UNSET,
+                thought or UNSET,
+                [_call_delta(call, i) for i, call in enumerate(calls, before)] or UNSET,
+            ),
             logprobs=chat_logprobs(self._tokenizer, delta.logprobs) if wants_logprobs else None,
             token_ids=delta.tokens if self._request.return_token_ids else UNSET,
             **ended,
@@ -152,3 +169,26 @@ class _Shape:
                 timings=self._answer.timings(),
             )
         )
+
+
+def _message(sample: AnsweredSample) -> AnswerMessage:
+    faults = sum(1 for piece in sample.pieces if isinstance(piece, Text) and piece.fault)
+    return AnswerMessage(
+        content=sample.text or (None if sample.calls else ""),
+        reasoning_content=sample.reasoning or UNSET,
+        tool_calls=[_call(call) for call in sample.calls] or UNSET,
+        malformed_tool_calls=faults or UNSET,
+    )
+
+
+def _call(call: ToolCall) -> CalledTool:
+    return CalledTool(id=call.id or "", function=CalledFunction(call.name, call.arguments))
+
+
+def _call_delta(call: ToolCall, index: int) -> CalledToolDelta:
+    return CalledToolDelta(index=index, id=call.id or "", function=CalledFunction(call.name, call.arguments))
+
+
+def packed_reading(stop: object, form: MessageForm | None) -> str | None:
+    """How the replica is to read the answer: it must only where stop strings are to be found in it."""
+    return form.reading.packed() if stop and form is not None else None

@@ -13,12 +13,13 @@ import msgspec
 from headrace.errors import InvalidInput
 from headrace.text.chat_template import ChatTemplate
 from headrace.text.conversation import Conversation, Tool
-from headrace.text.formats.catalog import GENERIC, formats
+from headrace.text.formats.catalog import GENERIC, format_named, formats
 from headrace.text.formats.detection import detect_format, shows_tools, writes_calls
 from headrace.text.formats.notation import Format
 from headrace.text.formats.pieces import ToolCall
 from headrace.text.formats.reader import primed_by
 from headrace.text.formats.writer import write_calls
+from headrace.text.output_grammar import output_grammar
 from headrace.text.prompt import Prompt, chat_prompt
 from headrace.text.reading import Reading
 from headrace.text.tokenizer import Tokenizer
@@ -29,16 +30,33 @@ _SWITCHES = ("enable_thinking", "thinking")
 
 
 @dataclass(frozen=True, slots=True)
-class Readable:
-    """A prompt, and how the answer to it is to be read.
+class Prepared:
+    """A conversation as the engine takes it.
 
     Attributes:
         prompt: Its tokens.
         reading: How the answer is to be taken apart; None: it is plain text.
+        grammar: What the answer must follow; None: nothing.
+        relaxed: Tools whose schemas are not enforced, each with the reason.
     """
 
     prompt: Prompt
     reading: Reading | None
+    grammar: str | None
+    relaxed: Mapping[str, str]
+
+
+def model_text(tokenizer: Tokenizer, given: str | None = None) -> ModelText:
+    """What a model reads and writes.
+
+    Args:
+        tokenizer: The model's.
+        given: The name of its format, or the path of a file with it; None: what its chat template shows.
+
+    Raises:
+        InvalidInput: There is no such format.
+    """
+    return ModelText(tokenizer, None if given is None else format_named(given))
 
 
 class ModelText:
@@ -68,11 +86,27 @@ class ModelText:
             generic = formats()[GENERIC]
             self.format = msgspec.structs.replace(self.format, calls=generic.calls)
 
-    def readable(self, conversation: Conversation) -> Readable:
-        """The prompt of a conversation, and how the answer is to be read.
+    def prepare(self, conversation: Conversation) -> Prepared:
+        """The prompt of a conversation, how the answer is to be read, and what it must follow.
 
         Raises:
-            InvalidInput: The model has no chat template, or the conversation does not fit it; ``field`` names the place.
+            InvalidInput: The model has no chat template, the conversation does not fit it, or what is asked of the
+                answer cannot be enforced; ``field`` names the place.
+        """
+        prompt = self.prompt(conversation)
+        primed = primed_by(self.format, prompt.text or "")
+        grammar = output_grammar(self.tokenizer, self.format, conversation, primed)
+        tools: list[tuple[str, object]] = [
+            (tool.name, tool.parameters or {}) for _, tool in conversation.callable_tools
+        ]
+        is_plain = self.format.reasoning is None and not self.format.answer.markers and not tools
+        return Prepared(prompt, None if is_plain else Reading.of(primed, tools), grammar.source, grammar.relaxed)
+
+    def prompt(self, conversation: Conversation) -> Prompt:
+        """The prompt of a conversation.
+
+        Raises:
+            InvalidInput: The model has no chat template, or the conversation does not fit it; ``field`` says where.
         """
         tools = list(conversation.tools)
         messages = list(conversation.messages)
@@ -83,7 +117,7 @@ class ModelText:
             messages = [_with_short_ids(message) for message in messages]
         if tools and not self._shows_tools:
             messages = self._with_tools_told(messages, tools)
-        prompt = chat_prompt(
+        return chat_prompt(
             self.tokenizer,
             messages,
             add_generation_prompt=conversation.add_generation_prompt,
@@ -91,12 +125,6 @@ class ModelText:
             tools=[tool.plain() for tool in tools] if tools and self._shows_tools else None,
             **variables,
         )
-        callable_tools: list[tuple[str, object]] = [
-            (tool.name, tool.parameters or {}) for _, tool in conversation.callable_tools
-        ]
-        if self.format.reasoning is None and not self.format.answer.markers and not callable_tools:
-            return Readable(prompt, None)
-        return Readable(prompt, Reading.of(primed_by(self.format, prompt.text or ""), callable_tools))
 
     def _reasoning(self, conversation: Conversation) -> dict[str, Any]:
         """The template's variables for how the model is to reason.

@@ -28,6 +28,7 @@ from headrace.text.formats.pattern import Piece
 from headrace.text.formats.value_grammar import ArgumentGrammar, Enforce
 
 SOME_SPACE = "/[ \\n]{1,2}/"
+CallMode = Literal["none", "may", "must"]
 ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 
 
@@ -56,7 +57,7 @@ class MessageForm:
     """
 
     tools: tuple[CallableTool, ...] = ()
-    calls: Literal["none", "may", "must"] = "none"
+    calls: CallMode = "none"
     parallel: bool = True
     answer: str | None = None
 
@@ -128,7 +129,8 @@ class _MessageGrammar:
         if self._calls.at_start:
             return either(self._section(), writer.terminal(self._not_a_call(ANY_TEXT)))
         text = writer.terminal(body.replace(ANY_TEXT, SOME_TEXT, 1))
-        again, last = [], []
+        again: list[str] = []
+        last: list[str] = []
         for marker, rest, repeats in entries:
             if writer.begins_special(marker):
                 rule = sequence(f"{text}?", writer.literal(marker), rest)

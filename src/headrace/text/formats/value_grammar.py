@@ -1,4 +1,4 @@
-"""``ArgumentGrammar``: the grammar of a call's arguments, from the JSON Schema of a tool and the way a format writes."""
+"""``ArgumentGrammar``: the grammar of a call's arguments, from a tool's JSON Schema and a way to write."""
 
 from __future__ import annotations
 
@@ -16,8 +16,23 @@ Enforce = Callable[[Mapping[str, Any], bool], str]
 """A rule for the JSON values of a schema, spaced or not; raises ``InvalidInput`` where that cannot be enforced."""
 
 ANNOTATIONS = frozenset(
-    "title description default examples $comment deprecated readOnly writeOnly format $schema $id $defs definitions"
-    " contentEncoding contentMediaType".split()
+    [
+        "title",
+        "description",
+        "default",
+        "examples",
+        "$comment",
+        "deprecated",
+        "readOnly",
+        "writeOnly",
+        "format",
+        "$schema",
+        "$id",
+        "$defs",
+        "definitions",
+        "contentEncoding",
+        "contentMediaType",
+    ]
 )
 _OF_TYPE: Mapping[str, frozenset[str]] = {
     "object": frozenset({"properties", "required", "additionalProperties"}),

@@ -60,17 +60,24 @@ class GrammarEngine:
         Raises:
             GrammarError: It does not compile.
         """
-        with self._lock:
-            grammar = self._grammars.get(source)
-            if grammar is not None and not grammar.is_broken:
-                self._grammars.move_to_end(source)
-                return grammar
+        kept = self.kept(source)
+        if kept is not None:
+            return kept
         grammar = Grammar(_on_large_stack(self._tokens, source), self.vocab_size)
         with self._lock:
             self._grammars[source] = grammar
             while len(self._grammars) > self._kept:
                 self._grammars.popitem(last=False)
         return grammar
+
+    def kept(self, source: str) -> Grammar | None:
+        """The grammar of a source text, if it was compiled lately."""
+        with self._lock:
+            grammar = self._grammars.get(source)
+            if grammar is None or grammar.is_broken:
+                return None
+            self._grammars.move_to_end(source)
+            return grammar
 
 
 class Grammar:

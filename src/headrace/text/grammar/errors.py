@@ -2,16 +2,8 @@
 
 from __future__ import annotations
 
-from headrace.errors import HeadraceError
+from headrace.errors import ConstraintError
 
 
-class GrammarError(HeadraceError):
-    """A grammar cannot be compiled or followed: it is too complex, or a token does not fit it.
-
-    Args:
-        message: What is wrong, in one sentence.
-    """
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message)
-        self.message = message
+class GrammarError(ConstraintError):
+    """A grammar cannot be compiled or followed: it is too complex, or a token does not fit it."""

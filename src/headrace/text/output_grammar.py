@@ -1,0 +1,99 @@
+"""The grammar of one answer: what its request asks of it, in the form in which the model writes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.errors import InvalidInput
+from headrace.text.conversation import AnswerForm, Conversation, Tool
+from headrace.text.formats.message_grammar import ANY_OBJECT, CallableTool, CallMode, MessageForm, message_grammar
+from headrace.text.formats.notation import Format
+from headrace.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class OutputGrammar:
+    """What an answer must follow.
+
+    Attributes:
+        source: A grammar; None: nothing.
+        relaxed: Tools whose schemas are not enforced, each with the reason.
+    """
+
+    source: str | None = None
+    relaxed: Mapping[str, str] = {}
+
+
+def output_grammar(tokenizer: Tokenizer, found: Format, conversation: Conversation, primed: str) -> OutputGrammar:
+    """The grammar of the answer to a conversation.
+
+    Args:
+        tokenizer: The model's.
+        found: How the model writes.
+        conversation: What is asked of the answer.
+        primed: What of the message stands in the prompt already.
+
+    Raises:
+        InvalidInput: Something cannot be enforced that must be; ``field`` names it.
+    """
+    answer = None if conversation.answer.kind == "text" else answer_rule(conversation.answer)
+    chosen = conversation.callable_tools
+    if not conversation.tools and answer is None:
+        return OutputGrammar()
+    must = conversation.tool_choice.mode == "required"
+    relaxed: dict[str, str] = {}
+    tools = []
+    for i, tool in chosen:
+        field = conversation.tool_field.format(i=i)
+        tools.append(_callable(found, tool, field, relaxed, keep=must or tool.strict))
+    calls: CallMode = "must" if must else "may" if tools else "none"
+    form = MessageForm(tuple(tools), calls, conversation.parallel_tool_calls, answer)
+    source = message_grammar(found, form, primed=primed, specials=_specials(tokenizer), enforce=json_rule)
+    return OutputGrammar(source, relaxed)
+
+
+def _callable(found: Format, tool: Tool, field: str, relaxed: dict[str, str], *, keep: bool) -> CallableTool:
+    """A tool with its schema, or with any object instead of one that cannot be enforced and need not be."""
+    schema = tool.parameters or {"type": "object", "properties": {}, "additionalProperties": False}
+    made = CallableTool(tool.name, schema)
+    try:
+        message_grammar(found, MessageForm((made,), "must"), enforce=json_rule)
+    except InvalidInput as error:
+        where = field + (error.field or "").removeprefix("tools[0].function.parameters")
+        if keep:
+            raise error.renamed(where) from error
+        relaxed[tool.name] = f"{where} {error.message}"
+        return CallableTool(tool.name, ANY_OBJECT)
+    return made
+
+
+def answer_rule(form: AnswerForm) -> str:
+    """The rule for an answer of this form.
+
+    Raises:
+        InvalidInput: It cannot be enforced; ``field`` names it.
+    """
+    if form.kind == "json_object":
+        return json_rule(ANY_OBJECT, True)
+    if form.kind == "json_schema":
+        return json_rule(form.value, True)
+    if form.kind == "choice":
+        return " | ".join(json.dumps(text, ensure_ascii=False) for text in form.value)
+    if form.kind == "regex":
+        return f"/{form.value.replace('/', chr(92) + '/')}/"
+    return f"%lark {{\n{form.value}\n}}"
+
+
+def json_rule(schema: Mapping[str, Any], spaced: bool) -> str:
+    """The rule for the JSON values of a schema, with a space after commas and colons or without."""
+    comma, colon = (", ", ": ") if spaced else (",", ":")
+    guidance = {"whitespace_flexible": False, "item_separator": comma, "key_separator": colon}
+    return "%json " + json.dumps({**schema, "x-guidance": guidance})
+
+
+def _specials(tokenizer: Tokenizer) -> dict[str, int]:
+    """Control tokens by their texts."""
+    return {tokenizer.token_text(token): token for token in tokenizer.special_ids if tokenizer.token_bytes(token)}
