@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from headrace.api.chat import ChatRequest
 from headrace.api.fields import SamplingFields
+from headrace.api.tokenize import TokenizeRequest
 from headrace.api.tools import (
     AllowedTools,
     FunctionTool,
@@ -24,6 +25,17 @@ def chat_conversation(request: ChatRequest) -> Conversation:
         parallel_tool_calls=request.parallel_tool_calls is not False,
         answer=_chat_answer(request),
         reasoning_effort=request.reasoning_effort,
+        add_generation_prompt=request.generation_prompt,
+        continue_final_message=bool(request.continue_final_message),
+        template=request.chat_template_kwargs or {},
+    )
+
+
+def tokenize_conversation(request: TokenizeRequest) -> Conversation:
+    """The conversation that ``/tokenize`` is to count the tokens of."""
+    return Conversation(
+        messages=request.template_messages(),
+        tools=tuple(_tool(tool) for tool in request.tools or ()),
         add_generation_prompt=request.generation_prompt,
         continue_final_message=bool(request.continue_final_message),
         template=request.chat_template_kwargs or {},

@@ -12,14 +12,14 @@ import msgspec
 
 from headrace.errors import InvalidInput
 from headrace.text.chat_template import ChatTemplate
-from headrace.text.conversation import Conversation, Tool
+from headrace.text.conversation import AnswerForm, Conversation, Tool
 from headrace.text.formats.catalog import GENERIC, format_named, formats
 from headrace.text.formats.detection import detect_format, shows_tools, writes_calls
 from headrace.text.formats.notation import Format
 from headrace.text.formats.pieces import ToolCall
 from headrace.text.formats.reader import primed_by
 from headrace.text.formats.writer import write_calls
-from headrace.text.output_grammar import output_grammar
+from headrace.text.output_grammar import output_grammar, plain_grammar
 from headrace.text.prompt import Prompt, chat_prompt
 from headrace.text.reading import Reading
 from headrace.text.tokenizer import Tokenizer
@@ -101,6 +101,14 @@ class ModelText:
         ]
         is_plain = self.format.reasoning is None and not self.format.answer.markers and not tools
         return Prepared(prompt, None if is_plain else Reading.of(primed, tools), grammar.source, grammar.relaxed)
+
+    def answer_grammar(self, form: AnswerForm) -> str | None:
+        """What a completion of this form must follow; None: nothing.
+
+        Raises:
+            InvalidInput: It cannot be enforced; ``field`` names it.
+        """
+        return None if form.kind == "text" else plain_grammar(form)
 
     def prompt(self, conversation: Conversation) -> Prompt:
         """The prompt of a conversation.

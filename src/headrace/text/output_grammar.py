@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.errors import InvalidInput
 from headrace.text.conversation import AnswerForm, Conversation, Tool
+from headrace.text.formats.lark import GrammarWriter
 from headrace.text.formats.message_grammar import ANY_OBJECT, CallableTool, CallMode, MessageForm, message_grammar
 from headrace.text.formats.notation import Format
 from headrace.text.tokenizer import Tokenizer
@@ -24,7 +25,7 @@ class OutputGrammar:
     """
 
     source: str | None = None
-    relaxed: Mapping[str, str] = {}
+    relaxed: Mapping[str, str] = field(default_factory=dict)
 
 
 def output_grammar(tokenizer: Tokenizer, found: Format, conversation: Conversation, primed: str) -> OutputGrammar:
@@ -47,8 +48,8 @@ def output_grammar(tokenizer: Tokenizer, found: Format, conversation: Conversati
     relaxed: dict[str, str] = {}
     tools = []
     for i, tool in chosen:
-        field = conversation.tool_field.format(i=i)
-        tools.append(_callable(found, tool, field, relaxed, keep=must or tool.strict))
+        where = conversation.tool_field.format(i=i)
+        tools.append(_callable(found, tool, where, relaxed, keep=must or tool.strict))
     calls: CallMode = "must" if must else "may" if tools else "none"
     form = MessageForm(tuple(tools), calls, conversation.parallel_tool_calls, answer)
     source = message_grammar(found, form, primed=primed, specials=_specials(tokenizer), enforce=json_rule)
@@ -68,6 +69,15 @@ def _callable(found: Format, tool: Tool, field: str, relaxed: dict[str, str], *,
         relaxed[tool.name] = f"{where} {error.message}"
         return CallableTool(tool.name, ANY_OBJECT)
     return made
+
+
+def plain_grammar(form: AnswerForm) -> str:
+    """The grammar of a text that is nothing but an answer of this form.
+
+    Raises:
+        InvalidInput: It cannot be enforced; ``field`` names it.
+    """
+    return GrammarWriter({}).source(answer_rule(form))
 
 
 def answer_rule(form: AnswerForm) -> str:

@@ -62,8 +62,8 @@ def follow(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, A
             break
         target: Any = root
         for step in reference[1:].split("/")[1:]:
-            step = step.replace("~1", "/").replace("~0", "~")
-            target = target.get(step) if isinstance(target, Mapping) else None
+            key = step.replace("~1", "/").replace("~0", "~")
+            target = target.get(key) if isinstance(target, Mapping) else None
         if not isinstance(target, Mapping):
             break
         schema = {**target, **{key: value for key, value in schema.items() if key != "$ref"}}

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 _TO_ESCAPE = re.compile(r"[\\^$.|?*+(){}\[\]/\n\r\t]")
 _ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 ANY_TEXT = "/(?s:.*)/"
+# What a grammar leaves no choice about is for the engine to find out from masks: the library would tokenize it anew.
+NO_FORCING = '%llguidance {"no_forcing": true}'
 SOME_TEXT = "/(?s:.+)/"
 
 
@@ -66,7 +68,7 @@ class GrammarWriter:
 
     def source(self, start: str) -> str:
         """The whole grammar, whose texts are those of the rule ``start``."""
-        return "\n".join([f"start: {start}", *self.rules]) + "\n"
+        return "\n".join([NO_FORCING, f"start: {start}", *self.rules]) + "\n"
 
     def _named(self, body: str, prefix: str) -> str:
         if body not in self._known:
