@@ -15,6 +15,13 @@ from headrace.text.formats.notation import Format
 from headrace.text.tokenizer import Tokenizer
 
 
+NO_ARGUMENTS: Mapping[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
+_COMBINED = frozenset(
+    ("$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "not", "if", "patternProperties", "dependentSchemas",
+     "propertyNames", "unevaluatedProperties", "minProperties")
+)  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class OutputGrammar:
     """What an answer must follow.
@@ -58,8 +65,7 @@ def output_grammar(tokenizer: Tokenizer, found: Format, conversation: Conversati
 
 def _callable(found: Format, tool: Tool, field: str, relaxed: dict[str, str], *, keep: bool) -> CallableTool:
     """A tool with its schema, or with any object instead of one that cannot be enforced and need not be."""
-    schema = tool.parameters or {"type": "object", "properties": {}, "additionalProperties": False}
-    made = CallableTool(tool.name, schema)
+    made = CallableTool(tool.name, closed(tool.parameters or NO_ARGUMENTS))
     try:
         message_grammar(found, MessageForm((made,), "must"), enforce=json_rule)
     except InvalidInput as error:
@@ -68,6 +74,26 @@ def _callable(found: Format, tool: Tool, field: str, relaxed: dict[str, str], *,
             raise error.renamed(where) from error
         relaxed[tool.name] = f"{where} {error.message}"
         return CallableTool(tool.name, ANY_OBJECT)
+    return made
+
+
+def closed(schema: Any) -> Any:
+    """A schema whose objects have the properties that are listed and no others, unless it says something of others.
+
+    JSON Schema lets any other property in, and a model that may invent arguments does. What is left are values that the
+    schema allows. Only objects that nothing else is said of are closed: elsewhere that could allow more.
+
+    Args:
+        schema: JSON Schema.
+    """
+    if not isinstance(schema, Mapping) or schema.keys() & _COMBINED:
+        return schema
+    made = dict(schema)
+    if isinstance(made.get("properties"), Mapping) and made["properties"]:
+        made["properties"] = {name: closed(item) for name, item in made["properties"].items()}
+        made.setdefault("additionalProperties", False)
+    if "items" in made:
+        made["items"] = closed(made["items"])
     return made
 
 
