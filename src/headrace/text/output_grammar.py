@@ -14,7 +14,6 @@ from headrace.text.formats.message_grammar import ANY_OBJECT, CallableTool, Call
 from headrace.text.formats.notation import Format
 from headrace.text.tokenizer import Tokenizer
 
-
 NO_ARGUMENTS: Mapping[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 _COMBINED = frozenset(
     ("$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "not", "if", "patternProperties", "dependentSchemas",

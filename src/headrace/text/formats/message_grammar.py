@@ -98,7 +98,7 @@ class _MessageGrammar:
         writer, form = self._writer, self._form
         thinking = self._format.reasoning is not None and self._primed.strip() == self._format.reasoning.open.strip()
         before = [self._thought_end()] if thinking else []
-        if form.calls == "may" and form.answer is None:
+        if form.calls != "must" and form.answer is None:
             return writer.source(sequence(*before, self._free()))
         choices = []
         if form.calls != "none":
@@ -120,14 +120,16 @@ class _MessageGrammar:
         """Text, reasoning and calls, in any order; after calls that may not be followed by others, the end."""
         writer = self._writer
         entries = self._entries()
-        spelled = [marker for marker, _, _ in entries if not writer.begins_special(marker)]
+        openings = [*(marker for marker, _, _ in entries), *self._openings()]
+        spelled = dict.fromkeys(opening for opening in openings if not writer.begins_special(opening))
         # Texts alone, without what begins a marker: for what a call must not be mistaken for.
         body = without(spelled)
         begun = self._begun_openings()
         if begun:
             body = f"{body} & ~/({'|'.join(map(text_pattern, begun))})(?s:.*)/"
         if self._calls.at_start:
-            return either(self._section(), writer.terminal(self._not_a_call(ANY_TEXT)))
+            text = writer.terminal(self._not_a_call(ANY_TEXT))
+            return text if self._form.calls == "none" else either(self._section(), text)
         text = writer.terminal(body.replace(ANY_TEXT, SOME_TEXT, 1))
         again: list[str] = []
         last: list[str] = []
@@ -161,9 +163,15 @@ class _MessageGrammar:
         if found.reasoning is not None:
             entries.append((found.reasoning.open.rstrip(), self._thought_end(), True))
         entries += [(marker, "", True) for marker in found.answer.markers if self._writer.begins_special(marker)]
-        for opening, rest in self._sections():
-            entries.append((opening, rest, self._form.parallel))
+        if self._form.calls != "none":
+            entries += [(opening, rest, self._form.parallel) for opening, rest in self._sections()]
         return entries
+
+    def _openings(self) -> list[str]:
+        """The fixed texts with which calls begin."""
+        if self._calls.begin:
+            return [self._calls.begin.rstrip()]
+        return [_marker(pattern) for pattern in self._calls.patterns]
 
     def _sections(self) -> list[tuple[str, str]]:
         """The ways in which calls begin: a fixed text, and what comes after it."""
@@ -176,7 +184,7 @@ class _MessageGrammar:
         """Calls by the fixed text that all calls of a pattern begin with."""
         out = []
         for pattern in self._calls.patterns:
-            marker = pattern[0].text.split("\n")[0].rstrip()
+            marker = _marker(pattern)
             rest = (Piece(text=pattern[0].text[len(marker) :]), *pattern[1:])
             out.append((marker, either(*(self._call(rest, tool, i) for i, tool in enumerate(self._form.tools)))))
         return out
@@ -289,7 +297,7 @@ class _MessageGrammar:
 
     def _space(self) -> str:
         """White space between reasoning and what comes next, where that is not free text."""
-        free = self._form.calls == "may" and self._form.answer is None
+        free = self._form.calls != "must" and self._form.answer is None
         return "" if free else f"{self._writer.terminal(SOME_SPACE)}?"
 
     def _gap(self) -> str:
@@ -328,6 +336,11 @@ def _before_name(template: Mapping[str, Any]) -> str:
             break
         text += piece.text
     return text.rstrip('"').rstrip()
+
+
+def _marker(pattern: tuple[Piece, ...]) -> str:
+    """The text with which a call is seen to begin: of a pattern's first text, the first line."""
+    return pattern[0].text.split("\n")[0].rstrip()
 
 
 def _after(primed: str, pattern: tuple[Piece, ...]) -> tuple[Piece, ...]:
