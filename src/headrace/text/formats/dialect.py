@@ -27,7 +27,7 @@ class Dialect:
     Attributes:
         quotes: What may stand before and after a string.
         escapes: What a backslash in a string does: as in JSON, as in Python, or nothing.
-        words: Words that are values. JSON's are read in every dialect; the first spelling of a value is written.
+        words: How true, false and null are written; both ways are read in every dialect.
         bare_keys: Keys are written without quotes.
         comma, colon: Between members, and between key and value, as they are written.
     """
@@ -50,7 +50,7 @@ class Dialect:
         Raises:
             ValueError: It is none.
         """
-        for words in (JSON_WORDS, PYTHON_WORDS) if self.words == "python" else (JSON_WORDS,):
+        for words in (JSON_WORDS, PYTHON_WORDS):
             if text in words:
                 return words[text]
         raise ValueError(f"{text!r} is no value")

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from headrace.text.formats.dialect import JSON, Dialect
+from headrace.text.formats.dialect import JSON, PYTHON, Dialect
 from headrace.text.formats.pattern import IDENTIFIER, Piece, RecordForm
 from headrace.text.formats.scanning import begins, end_of_space
 from headrace.text.formats.values import ValueReader, Verdict
@@ -234,15 +234,18 @@ class Pairs:
         return bool(key)
 
     def _value(self, text: str, kinds: frozenset[str]) -> Any:
-        """What a text means, for an argument that may be so: a string is written as it is, all else as JSON."""
+        """What a text means, for an argument that may be so: a string is written as it is, all else as JSON.
+
+        Some templates show containers as Python does, and models learn it from them.
+        """
         if "other" in kinds:
-            reader = ValueReader(self.dialect)
             stripped = text.strip()
-            verdict, end = reader.read(stripped, 0, final=True)
-            whole = verdict is Verdict.DONE and end == len(stripped)
-            if whole and ("string" not in kinds or not isinstance(reader.value, str)):
-                json.dumps(reader.value, allow_nan=False)
-                return reader.value
+            for dialect in (self.dialect, PYTHON):
+                reader = ValueReader(dialect)
+                verdict, end = reader.read(stripped, 0, final=True)
+                whole = verdict is Verdict.DONE and end == len(stripped)
+                if whole and ("string" not in kinds or not isinstance(reader.value, str)):
+                    return reader.value
             if "string" not in kinds:
                 raise ValueError(text)
         return text
