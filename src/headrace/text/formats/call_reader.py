@@ -43,57 +43,57 @@ class CallReader:
         calls: How calls are written.
         opening: What stands before the first piece of a pattern, where something does.
         tools: The tools that may be called; None: any.
+        at: Where it begins in the text.
+
+    Attributes:
+        call: It, once it is read.
     """
 
-    def __init__(self, calls: Calls, opening: str, tools: Tools | None) -> None:
+    def __init__(self, calls: Calls, opening: str, tools: Tools | None, at: int) -> None:
         self._calls, self._tools = calls, tools
-        self._attempts = [self._attempt(pattern, opening) for pattern in calls.patterns]
+        self._attempts = [self._attempt(pattern, opening, at) for pattern in calls.patterns]
         self.call: ToolCall | None = None
 
     def read(self, text: str, *, final: bool) -> tuple[Verdict, int]:
         """Go on with the call.
 
         Args:
-            text: All text from where the call begins; it only grows between calls.
+            text: All text; it only grows between calls.
             final: No more text will come, and the message has not been cut short: what closes a call may be missing.
 
         Returns:
-            What became of it; and where it ends, or the first character that does not fit.
+            What became of it; and where it ends, or the first word that does not fit.
         """
         for attempt in self._attempts:
             if attempt.verdict is Verdict.MORE:
                 self._go_on(attempt, text, final)
-        done = [attempt for attempt in self._attempts if attempt.verdict is Verdict.DONE]
-        if done:
-            first = min(done, key=lambda attempt: attempt.at)
-            self.call = self._call_of(first)
-            # Where nothing marks a call, an object is one only if it names a tool.
-            if self.call is not None and self._is_call(self.call):
-                return Verdict.DONE, first.at
-            return Verdict.FAIL, first.at
-        if any(attempt.verdict is Verdict.MORE for attempt in self._attempts):
-            return Verdict.MORE, 0
+            if attempt.verdict is Verdict.MORE:
+                return Verdict.MORE, attempt.at  # a later pattern counts only if the earlier ones do not fit
+            if attempt.verdict is Verdict.DONE:
+                self.call = self._call_of(attempt)
+                # Where nothing marks a call, an object is one only if it names a tool.
+                is_call = self.call is not None and self._is_call(self.call)
+                return (Verdict.DONE if is_call else Verdict.FAIL), attempt.at
         return Verdict.FAIL, max(attempt.at for attempt in self._attempts)
 
     def _is_call(self, call: ToolCall) -> bool:
         return not self._calls.at_start or self._tools is None or call.name in self._tools
 
-    def _attempt(self, pattern: tuple[Piece, ...], opening: str) -> _Attempt:
+    def _attempt(self, pattern: tuple[Piece, ...], opening: str, at: int) -> _Attempt:
         pieces = (Piece(text=opening), *pattern) if opening else pattern
         last = pieces[-1]
         if not last.is_field:  # white space behind a call is nobody's
             pieces = (*pieces[:-1], Piece(text=last.text.rstrip()))
-        return _Attempt(pieces)
+        return _Attempt(pieces, at=at)
 
     def _go_on(self, attempt: _Attempt, text: str, final: bool) -> None:
         while True:
             index = len(attempt.parts) - 1
             if index >= 0:
-                verdict, at = attempt.parts[index].read(text, attempt.at, final=final)
-                missing = verdict is not Verdict.DONE and 0 < attempt.optional_from <= index
-                if missing and (verdict is Verdict.FAIL or final):
-                    attempt.verdict = Verdict.DONE
-                    return
+                part = attempt.parts[index]
+                verdict, at = part.read(text, attempt.at, final=final)
+                if verdict is Verdict.FAIL and isinstance(part, Fixed) and 0 < attempt.optional_from <= index:
+                    verdict, attempt.pieces = Verdict.DONE, attempt.pieces[: index + 1]
                 attempt.at = at
                 if verdict is not Verdict.DONE:
                     attempt.verdict = verdict

@@ -8,6 +8,7 @@ from typing import Any
 
 from headrace.errors import InvalidInput
 from headrace.text.chat_template import ChatTemplate
+from headrace.text.formats.call_reader import Tools
 from headrace.text.formats.catalog import GENERIC, formats
 from headrace.text.formats.notation import Format
 from headrace.text.formats.pieces import MessagePiece, ToolCall
@@ -52,9 +53,10 @@ def shows_tools(template: ChatTemplate) -> bool:
 
 def writes_calls(template: ChatTemplate) -> bool:
     """Whether a template writes the calls that a message of the assistant made."""
-    call = _message([ToolCall(TOOL["function"]["name"], json.dumps(_ARGUMENTS[0]), "abcdefghi")])
+    name = "zqx_lookup"  # not one of those that were offered
+    call = _message([ToolCall(name, json.dumps(_ARGUMENTS[0]), "abcdefghi")])
     try:
-        return TOOL["function"]["name"] in template.render([_QUESTION, call], add_generation_prompt=False)
+        return name in template.render([_QUESTION, call], tools=[TOOL], add_generation_prompt=False)
     except InvalidInput:
         return False
 
@@ -84,6 +86,7 @@ def read_back(
     before: Sequence[dict[str, Any]],
     answer: dict[str, Any],
     tools: Sequence[dict[str, Any]],
+    kinds: Tools | None = None,
 ) -> list[MessagePiece]:
     """What a format reads in the text that a template writes for an answer.
 
@@ -93,6 +96,7 @@ def read_back(
         before: The conversation up to the answer.
         answer: The assistant's message.
         tools: The tools that were offered.
+        kinds: What the arguments of each tool may be; None: anything, of any tool.
 
     Raises:
         InvalidInput: The template refuses the conversation.
@@ -100,7 +104,7 @@ def read_back(
     prompt = template.render(before, tools=tools)
     whole = template.render([*before, answer], tools=tools, add_generation_prompt=False)
     begin = _whole_markers(found, whole, _agree(prompt, whole))
-    reader = FormatReader(found, primed=primed_by(found, whole[:begin]), any_tool=True)
+    reader = FormatReader(found, kinds, primed_by(found, whole[:begin]), any_tool=kinds is None)
     return reader.push(whole[begin:]) + reader.finish()
 
 

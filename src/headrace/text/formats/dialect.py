@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -13,6 +13,12 @@ from headrace.text.formats.notation import Arguments
 JSON_WORDS: Mapping[str, Any] = {"true": True, "false": False, "null": None}
 PYTHON_WORDS: Mapping[str, Any] = {"True": True, "False": False, "None": None}
 
+_PYTHON_ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|[0-7]{1,3}|.)", re.DOTALL)
+_SIMPLE_ESCAPES = {
+    **{char: char for char in "\\'\""},
+    **{"n": "\n", "r": "\r", "t": "\t", "a": "\a", "b": "\b", "f": "\f", "v": "\v", "\n": ""},
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
@@ -21,7 +27,7 @@ class Dialect:
     Attributes:
         quotes: What may stand before and after a string.
         escapes: What a backslash in a string does: as in JSON, as in Python, or nothing.
-        words: Words that are values. JSON's are read in every dialect; the first spelling of a value is written.
+        words: How true, false and null are written; both ways are read in every dialect.
         bare_keys: Keys are written without quotes.
         comma, colon: Between members, and between key and value, as they are written.
     """
@@ -44,7 +50,7 @@ class Dialect:
         Raises:
             ValueError: It is none.
         """
-        for words in (JSON_WORDS, PYTHON_WORDS) if self.words == "python" else (JSON_WORDS,):
+        for words in (JSON_WORDS, PYTHON_WORDS):
             if text in words:
                 return words[text]
         raise ValueError(f"{text!r} is no value")
@@ -60,11 +66,12 @@ class Dialect:
             ValueError: An escape in it is malformed.
         """
         inner = written[len(quote) : -len(quote)]
-        if self.escapes == "none":
+        if self.escapes == "none" or "\\" not in inner:
             return inner
-        if self.escapes == "json":
-            return str(json.loads(f'"{inner}"', strict=False)) if "\\" in inner else inner
-        return _python_string(written) if "\\" in inner else inner
+        text = (
+            str(json.loads(f'"{inner}"', strict=False)) if self.escapes == "json" else _PYTHON_ESCAPE.sub(_meant, inner)
+        )
+        return text.encode("utf-16", "surrogatepass").decode("utf-16")  # a lone surrogate is no text
 
     def write(self, value: Any) -> str:
         """A value of JSON's types, written.
@@ -115,12 +122,13 @@ def dialect_of(arguments: Arguments) -> Dialect:
     )
 
 
-def _python_string(written: str) -> str:
-    try:
-        value = ast.literal_eval(written.replace("\n", "\\n").replace("\r", "\\r").replace("\0", "\\0"))
-    except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
-        raise ValueError(str(error)) from error
-    if not isinstance(value, str):
-        raise ValueError("not a string")
-    value.encode("utf-8")  # a lone surrogate is no text
-    return value
+def _meant(escape: re.Match[str]) -> str:
+    """What an escape of Python's means; a backslash before what needs none stands for itself."""
+    code = escape[1]
+    if code in _SIMPLE_ESCAPES:
+        return _SIMPLE_ESCAPES[code]
+    if code[0] in "01234567":
+        return chr(int(code, 8))
+    if code in ("x", "u", "U"):
+        raise ValueError(f"digits are missing in {escape[0]}")
+    return chr(int(code[1:], 16)) if code[0] in "xuU" else escape[0]

@@ -8,15 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from headrace.text.formats.dialect import Dialect
-from headrace.text.formats.pattern import Piece, RecordForm
+from headrace.text.formats.dialect import JSON, PYTHON, Dialect
+from headrace.text.formats.pattern import IDENTIFIER, Piece, RecordForm
+from headrace.text.formats.scanning import begins, end_of_space
 from headrace.text.formats.values import ValueReader, Verdict
 
 MOST_PAIRS = 1024
 _SPACES = re.compile(r"(\s+)")
-_SPACE = re.compile(r"\s*")
-# What function names and ids are made of: OpenAI's letters, and those that others add.
-_IDENTIFIER = re.compile(r"[\w.\-/:@$]*")
 _LONGEST_IDENTIFIER = 256
 
 Kinds = Mapping[str, frozenset[str]]
@@ -49,15 +47,13 @@ class Fixed:
             word = self.words[self._next]
             if word.isspace():
                 at = end_of_space(text, at)
-                if at >= len(text) and not final:
+                if at == len(text) and not final:
                     return Verdict.MORE, at
-            elif text.startswith(word, at):
-                at += len(word)
             else:
-                there = len(text) - at
-                if there < len(word) and word.startswith(text[at:]):
-                    return (Verdict.FAIL if final else Verdict.MORE), at
-                return Verdict.FAIL, at + _agree(word, text, at)
+                there = begins(word, text, at, final=final)
+                if not there:
+                    return (Verdict.MORE if there is None else Verdict.FAIL), at
+                at += len(word)
             self._next += 1
         return Verdict.DONE, at
 
@@ -70,7 +66,7 @@ class Identifier:
 
     def read(self, text: str, at: int, *, final: bool) -> tuple[Verdict, int]:
         """Take it once its end is seen."""
-        found = _IDENTIFIER.match(text, at)
+        found = IDENTIFIER.match(text, at)
         end = at if found is None else found.end()
         if end - at > _LONGEST_IDENTIFIER:
             return Verdict.FAIL, at + _LONGEST_IDENTIFIER
@@ -112,11 +108,6 @@ class Arguments:
     reader: ValueReader
     written: str = ""
     _began: int = -1
-
-    @property
-    def needs_end(self) -> bool:
-        """Whether the text behind it must stand there: an object says itself where it ends."""
-        return self.reader.members
 
     def read(self, text: str, at: int, *, final: bool) -> tuple[Verdict, int]:
         """Go on with it."""
@@ -190,7 +181,6 @@ class Pairs:
     dialect: Dialect
     kinds: Kinds
     written: str = ""
-    needs_end: bool = True
     _values: dict[str, Any] = field(default_factory=dict)
     _parts: list[Part] = field(default_factory=list)
     _index: int = 0
@@ -200,10 +190,10 @@ class Pairs:
         while True:
             if not self._parts:
                 begin = end_of_space(text, at)
-                opening = self.pattern[0].text.split()[0]
-                if not text.startswith(opening, begin):
-                    if opening.startswith(text[begin:]) and not final:
-                        return Verdict.MORE, at
+                there = begins(self.pattern[0].text.split()[0], text, begin, final=final)
+                if there is None:
+                    return Verdict.MORE, begin
+                if not there:
                     self.written = json.dumps(self._values, ensure_ascii=False)
                     return Verdict.DONE, begin
                 at = begin
@@ -244,24 +234,21 @@ class Pairs:
         return bool(key)
 
     def _value(self, text: str, kinds: frozenset[str]) -> Any:
-        """What a text means, for an argument that may be so: a string is written as it is, all else as JSON."""
+        """What a text means, for an argument that may be so: a string is written as it is, all else as JSON.
+
+        Some templates show containers as Python does, and models learn it from them.
+        """
         if "other" in kinds:
-            reader = ValueReader(self.dialect)
             stripped = text.strip()
-            verdict, end = reader.read(stripped, 0, final=True)
-            whole = verdict is Verdict.DONE and end == len(stripped)
-            if whole and ("string" not in kinds or not isinstance(reader.value, str)):
-                json.dumps(reader.value, allow_nan=False)
-                return reader.value
+            for dialect in (self.dialect, PYTHON):
+                reader = ValueReader(dialect)
+                verdict, end = reader.read(stripped, 0, final=True)
+                whole = verdict is Verdict.DONE and end == len(stripped)
+                if whole and ("string" not in kinds or not isinstance(reader.value, str)):
+                    return reader.value
             if "string" not in kinds:
                 raise ValueError(text)
         return text
-
-
-def end_of_space(text: str, at: int) -> int:
-    """Where the white space that begins at ``at`` ends."""
-    found = _SPACE.match(text, at)
-    return at if found is None else found.end()
 
 
 def as_arguments(value: object, raw: str | None) -> str | None:
@@ -270,11 +257,10 @@ def as_arguments(value: object, raw: str | None) -> str | None:
     Some models write the object into a string.
     """
     if isinstance(value, str):
-        raw = value or "{}"
-        try:
-            value = json.loads(raw, strict=False)
-        except (ValueError, RecursionError):
-            return None
+        raw = value.strip() or "{}"
+        reader = ValueReader(JSON)
+        verdict, end = reader.read(raw, 0, final=True)
+        value = reader.value if verdict is Verdict.DONE and end == len(raw) else None
     if not isinstance(value, dict):
         return None
     try:
@@ -287,11 +273,3 @@ def as_arguments(value: object, raw: str | None) -> str | None:
         return json.dumps(value, ensure_ascii=False, allow_nan=False)
     except ValueError:
         return None
-
-
-def _agree(word: str, text: str, at: int) -> int:
-    """How many of the word's first characters stand in the text."""
-    count = 0
-    while count < len(word) and at + count < len(text) and word[count] == text[at + count]:
-        count += 1
-    return count

@@ -7,7 +7,9 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-FIELDS = ("name", "arguments", "id", "record", "key", "value", "index")
+FIELDS = ("name", "arguments", "id", "record", "key", "value")
+# What function names and ids are made of: OpenAI's letters, and those that others add.
+IDENTIFIER = re.compile(r"[\w.\-/:@$]+")
 _FIELD = re.compile(r"\$([a-z]+)")
 _QUOTED_OR_BARE = re.compile(r'"?\$([a-z]+)"?')
 
@@ -83,7 +85,7 @@ def parse_record(record: str) -> RecordForm:
     """
     try:
         template = json.loads(_QUOTED_OR_BARE.sub(r'"$\1"', record))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"calls.record is not JSON: {error}") from error
     paths = {text[1:]: path for path, text in _leaves(template, ()) if text.startswith("$")}
     if not isinstance(template, dict) or not {"name", "arguments"} <= set(paths):

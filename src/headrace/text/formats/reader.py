@@ -3,139 +3,21 @@
 What comes out, joined, depends on the text alone and not on how it was cut. For that, nothing is shown before it is
 certain what it is: a text that may be the beginning of a marker waits, white space waits for what follows it (next to
 a marker it is layout), and a call waits until it is complete, for what is not complete is no call.
+
+The time that it takes grows with the text and not faster: no place is looked at more than a few times.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
-from functools import lru_cache
-from typing import Literal
-
-from headrace.text.formats.call_reader import CallReader, Tools
-from headrace.text.formats.notation import Calls, Format
-from headrace.text.formats.parts import end_of_space
+from headrace.text.formats.call_reader import Tools
+from headrace.text.formats.flow import Flow
+from headrace.text.formats.markers import CONTEXT, MarkerKind, close_markers, text_markers, thought_markers
+from headrace.text.formats.notation import Format
 from headrace.text.formats.pieces import MessagePiece, Text, Thought, joined
-from headrace.text.formats.values import Verdict
+from headrace.text.formats.scanning import end_of_space
+from headrace.text.formats.section import CallSection
 
-MarkerKind = Literal["open", "close", "drop", "begin", "call"]
-_QUOTES = "`'\""
-
-
-class Markers:
-    """Texts to look for.
-
-    Args:
-        kinds: What each means.
-    """
-
-    def __init__(self, kinds: dict[str, MarkerKind]) -> None:
-        self.kinds = kinds
-        self.longest = max(map(len, kinds), default=0)
-        by_length = sorted(kinds, key=len, reverse=True)
-        self._search = re.compile("|".join(map(re.escape, by_length)) or r"(?!)").search
-        self._begins = {marker[:i] for marker in kinds for i in range(1, len(marker))}
-
-    def find(self, text: str, before: str, final: bool) -> tuple[int, str] | int:
-        """The first marker in a text.
-
-        Args:
-            text: The text.
-            before: The character before it, if any.
-            final: No more text will come.
-
-        Returns:
-            Where it stands, and which one it is; or how much of the text is certain to hold none.
-        """
-        at = 0
-        while (found := self._search(text, at)) is not None:
-            begin, end = found.span()
-            if not final and text[begin:] in self._begins:
-                return begin  # a longer one, perhaps
-            # Between quotes it is spoken of, not used.
-            quote = text[begin - 1] if begin else before
-            if quote and quote in _QUOTES:
-                if end == len(text) and not final:
-                    return begin
-                if text[end : end + 1] == quote:
-                    at = end
-                    continue
-            return begin, found[0]
-        if final:
-            return len(text)
-        for length in range(min(self.longest - 1, len(text) - at), 0, -1):
-            if text[len(text) - length :] in self._begins:
-                return len(text) - length
-        return len(text)
-
-
-class _Flow:
-    """Text with the white space next to markers left out."""
-
-    def __init__(self) -> None:
-        self._held = ""
-        self._after_marker = False
-
-    def push(self, text: str) -> str:
-        """Take text; returns what is certain to be shown."""
-        text = self._held + text
-        if self._after_marker:
-            text = text.lstrip()
-        shown = text.rstrip()
-        self._held = text[len(shown) :]
-        if shown:
-            self._after_marker = False
-        return shown
-
-    @property
-    def is_new(self) -> bool:
-        """Whether nothing was shown since the last marker."""
-        return self._after_marker
-
-    def marker(self) -> None:
-        """A marker comes next."""
-        self._held, self._after_marker = "", True
-
-    def finish(self) -> str:
-        """The message ends."""
-        held, self._held = self._held, ""
-        return held
-
-
-@lru_cache(maxsize=64)
-def text_markers(found: Format, calls: bool) -> Markers:
-    """What to look for in an answer."""
-    kinds: dict[str, MarkerKind] = dict.fromkeys(found.answer.markers, "drop")
-    if calls and found.calls is not None:
-        kinds |= call_markers(found.calls)
-    if found.reasoning is not None:
-        kinds |= {found.reasoning.open.rstrip(): "open", found.reasoning.close.strip(): "close"}
-    return Markers(kinds)
-
-
-@lru_cache(maxsize=64)
-def thought_markers(found: Format, calls: bool) -> Markers:
-    """What to look for in reasoning."""
-    if found.reasoning is None:
-        return Markers({})
-    kinds: dict[str, MarkerKind] = {found.reasoning.close.strip(): "close", found.reasoning.open.rstrip(): "open"}
-    if calls and found.calls is not None:
-        kinds = call_markers(found.calls) | kinds
-    return Markers(kinds)
-
-
-def call_markers(calls: Calls) -> dict[str, MarkerKind]:
-    """Texts with which calls begin. A call may be marked though what stands before the first one is missing."""
-    kinds: dict[str, MarkerKind] = {}
-    if calls.at_start:
-        return kinds
-    if calls.begin:
-        kinds[calls.begin.strip().split("\n")[0]] = "begin"
-    for pattern in calls.patterns:
-        opening = "" if pattern[0].is_field else pattern[0].text.strip().split("\n")[0]
-        if len(opening) > 2:
-            kinds.setdefault(opening, "call")
-    return kinds
+_COMPACT = 4096  # how much text that was read is kept at most, beside as much as is not read yet
 
 
 class FormatReader:
@@ -149,19 +31,20 @@ class FormatReader:
     """
 
     def __init__(self, found: Format, tools: Tools | None = None, primed: str = "", *, any_tool: bool = False) -> None:
-        self._format = found
         self._tools = None if any_tool else (tools or {})
         self._calls = found.calls if any_tool or tools else None
-        self._buffer = ""
-        self._before = ""  # the character that the buffer follows
-        self._mode: Literal["text", "thought"] = "text"
-        self._text, self._thought = _Flow(), _Flow()
-        self._call: CallReader | None = None
-        self._marker = ""  # with what the call that is being read was found to begin
-        self._begun = False  # something stood there already
-        self._said = False  # an answer has begun
-        self._in_section = False
-        self._held_thought = False  # a call may stand in unclosed reasoning
+        has_calls = self._calls is not None
+        self._text_markers = text_markers(found, calls=has_calls)
+        self._thought_markers = thought_markers(found, calls=has_calls)
+        self._close_markers = close_markers(found)
+        self._buffer, self._at = "", 0  # what stands before ``_at`` is read
+        self._text, self._thought = Flow(), Flow()
+        self._in_thought = False
+        self._holds = False  # within reasoning a call may have begun
+        self._no_close = 0  # up to here nothing ends the reasoning that is held
+        self._section: CallSection | None = None
+        self._may_start = self._calls is not None and self._calls.at_start
+        self._has_answer = False
         self._ended = False
         self._out: list[MessagePiece] = []
         if primed:
@@ -170,13 +53,18 @@ class FormatReader:
     @property
     def in_reasoning(self) -> bool:
         """Whether what comes next is reasoning, as far as can be said."""
-        return self._mode == "thought"
+        return self._in_thought
 
     def push(self, text: str) -> list[MessagePiece]:
         """Take the next text; returns the pieces that are certain now."""
         if self._ended:
             return []
-        self._buffer += text
+        if self._at > _COMPACT and 2 * self._at > len(self._buffer) and self._section is None and not self._holds:
+            self._buffer = self._buffer[self._at - CONTEXT :]
+            self._at = self._no_close = CONTEXT
+        buffer, self._buffer = self._buffer, ""  # CPython grows a string in place if nothing else refers to it
+        buffer += text
+        self._buffer = buffer
         self._advance(final=False)
         return self._take()
 
@@ -189,8 +77,7 @@ class FormatReader:
         if self._ended:
             return []
         self._advance(final=True, cut=cut)
-        if self._mode == "text":
-            self._say(self._text.finish())
+        self._emit((self._thought if self._in_thought else self._text).release())
         self._ended = True
         return self._take()
 
@@ -200,198 +87,118 @@ class FormatReader:
 
     def _advance(self, *, final: bool, cut: bool = False) -> None:
         while True:
-            if self._call is not None:
-                if not self._read_call(final, cut):
-                    return
-            elif self._in_section and self._calls is not None:
-                if not self._between(self._calls, final):
-                    return
-            elif not (self._start(final) or self._scan(final, cut)):
+            if self._section is not None:
+                goes_on = self._read_calls(self._section, final, cut)
+            elif self._at == len(self._buffer):
+                return
+            elif self._holds:
+                goes_on = self._leave_hold(final, cut)
+            else:
+                goes_on = self._scan(final)
+            if not goes_on:
                 return
 
-    # --- between markers ----------------------------------------------------------------------------------------
+    # --- markers ------------------------------------------------------------------------------------------------
 
-    def _start(self, final: bool) -> bool:
-        """Where calls are not marked, they are the whole message: try one at its start."""
-        if self._begun or self._mode != "text" or self._calls is None or not self._calls.at_start:
-            return False
-        begin = end_of_space(self._buffer, 0)
-        if begin == len(self._buffer):
-            return False
-        self._begun = True
-        self._drop(begin)
-        self._open_call(self._calls.begin, "")
-        return True
-
-    @property
-    def _waits_for_start(self) -> bool:
-        """Whether a call may still begin here for being the start of the message: white space decides nothing."""
-        return self._mode == "text" and self._calls is not None and self._calls.at_start and not self._buffer.strip()
-
-    def _scan(self, final: bool, cut: bool) -> bool:
+    def _scan(self, final: bool) -> bool:
         """Go on to the next marker; False if there is none yet."""
-        if not self._buffer:
-            return False
-        if self._held_thought:
-            return self._scan_held(final, cut)
-        calls = self._calls is not None
-        markers = text_markers(self._format, calls) if self._mode == "text" else thought_markers(self._format, calls)
-        found = markers.find(self._buffer, self._before, final)
-        if isinstance(found, int):
-            if found and (final or self._begun or not self._waits_for_start):
-                self._show(self._buffer[:found])
-                self._drop(found)
-            return False
-        at, marker = found
-        self._show(self._buffer[:at])
-        self._drop(at)
-        self._meet(markers.kinds[marker], marker)
-        return True
+        markers = self._thought_markers if self._in_thought else self._text_markers
+        found = markers.find(self._buffer, self._at, final=final)
+        if self._may_start and not self._in_thought:
+            begin = end_of_space(self._buffer, self._at)
+            self._show(begin)
+            if begin < found.at:
+                self._may_start = False
+                self._open_section(self._calls.begin if self._calls else "", "")
+                return True
+        self._show(found.at)
+        if found.marker:
+            self._meet(markers.kinds[found.marker], found.marker)
+        return bool(found.marker)
 
     def _meet(self, kind: MarkerKind, marker: str) -> None:
-        """A marker stands at the beginning of the buffer."""
+        """A marker comes next."""
+        end = self._at + len(marker)
         if kind in ("begin", "call"):
-            if self._mode == "thought":
-                self._held_thought = True
+            if self._in_thought:
+                self._holds = True
             else:
-                self._open_call(self._calls.begin if self._calls is not None and kind == "begin" else "", marker)
+                self._open_section(self._calls.begin if self._calls and kind == "begin" else "", marker)
         elif kind == "drop":
-            self._text.marker()
-            self._drop(len(marker))
-        elif kind == "open" and (self._mode == "text" or self._thought.is_new):
-            self._text.marker()
-            self._thought.marker()
-            self._mode = "thought"
-            self._drop(len(marker))
-        elif kind == "close" and (self._mode == "thought" or not self._said):
-            self._text.marker()
-            self._thought.marker()
-            self._mode = "text"
-            self._drop(len(marker))
+            self._pass_marker(end, in_thought=False)
+        elif kind == "open" and (not self._in_thought or self._thought.is_new):
+            self._pass_marker(end, in_thought=True)
+        elif kind == "close" and (self._in_thought or not self._has_answer):
+            self._pass_marker(end, in_thought=False)
         else:  # one too many, in the middle of a text: the model speaks of it
-            self._show(marker)
-            self._drop(len(marker))
+            self._show(end)
 
-    def _scan_held(self, final: bool, cut: bool) -> bool:
+    def _leave_hold(self, final: bool, cut: bool) -> bool:
         """In reasoning a call was begun: if the reasoning is closed later, it was a part of it, else it is a call."""
-        close = "" if self._format.reasoning is None else self._format.reasoning.close.strip()
-        at = self._buffer.find(close)
-        if at >= 0:
-            self._held_thought = False
-            self._show(self._buffer[:at])
-            self._drop(at)
-            self._meet("close", close)
-            return True
-        if not final:
+        found = self._close_markers.find(self._buffer, max(self._at, self._no_close), final=final)
+        self._no_close = found.at
+        if not found.marker and not final:
             return False
-        self._held_thought = False
-        if cut:
-            self._show(self._buffer)
-            self._drop(len(self._buffer))
-            return False
-        self._text.marker()
-        self._mode = "text"
+        self._holds = False
+        if found.marker:
+            self._show(found.at)
+            self._meet("close", found.marker)
+        elif cut:
+            self._show(len(self._buffer))
+        else:
+            self._pass_marker(self._at, in_thought=False)
         return True
 
     # --- calls --------------------------------------------------------------------------------------------------
 
-    def _open_call(self, opening: str, marker: str) -> None:
-        """Begin to read a call.
-
-        Args:
-            opening: What stands before it.
-            marker: With what it was found to begin; if it is no call, this much is text.
-        """
+    def _open_section(self, opening: str, marker: str) -> None:
         if self._calls is not None:
-            self._marker = marker
-            self._call = CallReader(self._calls, opening, self._tools)
+            self._section = CallSection(self._calls, self._tools, opening, marker, self._at)
 
-    def _read_call(self, final: bool, cut: bool) -> bool:
-        """Go on with a call; False if more text is needed."""
-        reader, calls = self._call, self._calls
-        if reader is None or calls is None:
-            return True
-        verdict, at = reader.read(self._buffer, final=final and not cut)
-        if verdict is Verdict.MORE:
-            if not final:
-                return False
-            self._fail(len(self._buffer), "cut" if cut else "malformed")
-        elif verdict is Verdict.DONE and reader.call is not None:
-            self._text.marker()
-            self._out.append(reader.call)
-            self._drop(at)
-            self._in_section = bool(calls.end or calls.separator.strip() or calls.begin)
-        else:
-            self._fail(self._resume_at(at), "malformed")
-        self._call = None
-        self._said = True
+    def _read_calls(self, section: CallSection, final: bool, cut: bool) -> bool:
+        """Go on with calls; False if more text is needed."""
+        step = section.step(self._buffer, final=final, cut=cut)
+        if step is None:
+            if final:
+                self._fail(len(self._buffer), "cut")
+            return final
+        if step.call is not None:
+            self._pass_marker(step.end, in_thought=False)
+            self._out.append(step.call)
+            self._has_answer = True
+        elif not step.malformed:
+            self._pass_marker(step.end, in_thought=False)
+            self._section = None
+        elif section.has_calls or not (self._calls and self._calls.at_start):
+            self._fail(step.end, "malformed")
+        else:  # nothing marked it, so it never was a call
+            self._section = None
         return True
-
-    def _resume_at(self, failed: int) -> int:
-        """Where to look for the next call after one that failed: a marker may have begun shortly before."""
-        longest = text_markers(self._format, True).longest
-        return min(len(self._buffer), max(1, len(self._marker), failed - longest + 1))
 
     def _fail(self, end: int, fault: str) -> None:
-        """What began as a call is text. Where nothing marks calls, it never was one."""
-        marked = self._calls is not None and not self._calls.at_start
-        if self._in_section or marked or fault == "cut":
-            held = self._text.finish()
-            self._out.append(Text(held + self._buffer[:end], fault))
-            self._said = True
-            self._drop(end)
-        self._in_section = False
-
-    def _between(self, calls: Calls, final: bool) -> bool:
-        """After a call: another one, or the end of them; False if more text is needed."""
-        at = end_of_space(self._buffer, 0)
-        rest = self._buffer[at:]
-        separator, end = calls.separator.strip(), calls.end.strip()
-        for text in (end, separator):
-            if text and not final and len(rest) < len(text) and text.startswith(rest):
-                return False
-        if end and rest.startswith(end):
-            self._drop(at + len(end))
-            self._in_section = False
-        elif separator and rest.startswith(separator):
-            self._open_call(f" {separator} ", separator)
-        elif rest and not separator and calls.begin and self._opens(calls, rest):
-            self._open_call(" ", "")
-        elif rest and not final and self._may_open(calls, rest):
-            return False
-        else:
-            self._in_section = False
-            self._text.marker()
-        return True
-
-    def _opens(self, calls: Calls, rest: str) -> bool:
-        return any(rest.startswith(opening) for opening in _openings(calls))
-
-    def _may_open(self, calls: Calls, rest: str) -> bool:
-        return not calls.separator.strip() and any(opening.startswith(rest) for opening in _openings(calls))
+        """What began as a call is text."""
+        self._out.append(Text(self._text.release() + self._buffer[self._at : end], fault))
+        self._section, self._at, self._has_answer = None, end, True
 
     # --- what comes out -----------------------------------------------------------------------------------------
 
-    def _drop(self, count: int) -> None:
-        if count:
-            self._before = self._buffer[count - 1]
-            self._buffer = self._buffer[count:]
+    def _pass_marker(self, end: int, *, in_thought: bool) -> None:
+        """Leave out a marker; what follows it is reasoning, or not."""
+        self._text.marker()
+        self._thought.marker()
+        self._at, self._in_thought = end, in_thought
 
-    def _show(self, text: str) -> None:
-        if self._mode == "text":
-            self._say(self._text.push(text))
-        elif shown := self._thought.push(text):
-            self._out.append(Thought(shown))
+    def _show(self, end: int) -> None:
+        """What comes next is text, up to there."""
+        if end > self._at:
+            self._emit((self._thought if self._in_thought else self._text).push(self._buffer[self._at : end]))
+            self._at = end
 
-    def _say(self, text: str) -> None:
-        if text:
-            self._begun = self._begun or bool(text.strip())
-            self._said = self._said or bool(text.strip())
-            self._out.append(Text(text))
-
-
-def _openings(calls: Calls) -> Iterable[str]:
-    return (p[0].text.strip().split("\n")[0] for p in calls.patterns if not p[0].is_field)
+    def _emit(self, text: str) -> None:
+        if not text:
+            return
+        self._has_answer = self._has_answer or not (self._in_thought or text.isspace())
+        self._out.append(Thought(text) if self._in_thought else Text(text))
 
 
 def primed_by(found: Format, prompt: str) -> str:
@@ -399,5 +206,5 @@ def primed_by(found: Format, prompt: str) -> str:
     tail = prompt.rstrip()
     candidates = list(found.answer.markers)
     if found.reasoning is not None:
-        candidates.append(found.reasoning.open.rstrip())
-    return max((marker for marker in candidates if tail.endswith(marker)), key=len, default="")
+        candidates.append(found.reasoning.open)
+    return max((marker.strip() for marker in candidates if tail.endswith(marker.strip())), key=len, default="")

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import enum
 import json
+import math
 import re
 from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.text.formats.dialect import Dialect
+from headrace.text.formats.scanning import begins
 
 MAX_DEPTH = 64
 
@@ -21,7 +23,11 @@ _WORD = re.compile(r"[A-Za-z_]+")
 _BARE_KEY = re.compile(r"[^\s\"'{}\[\]():=,]+")
 _NUMBER = re.compile(r"-?[0-9.eE+-]*")
 _PROPER_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
+# Words longer than these are none; so what is looked at again when more text arrives is bounded.
 _LONGEST_WORD = 16
+_LONGEST_NUMBER = 512
+_LONGEST_KEY = 1024
+_QUOTE_OR_SLASH = {quote: re.compile(rf"[\\{quote}]") for quote in ("'", '"')}
 _CLOSES = {"{": "}", "[": "]", "(": ")"}
 
 
@@ -160,6 +166,8 @@ class ValueReader:
         if top.bracket == "(" or self.dialect.bare_keys:
             found = _BARE_KEY.match(text, at)
             if found is not None:
+                if found.end() - at > _LONGEST_KEY:
+                    raise _Mismatch(at)
                 if found.end() == len(text) and not final:
                     return None
                 top.key, self._expects = found[0], "colon"
@@ -193,14 +201,14 @@ class ValueReader:
     def _read_number(self, text: str, at: int, final: bool) -> int | None:
         found = _NUMBER.match(text, at)
         end = at if found is None else found.end()
-        if end == len(text) and not final:
-            return None
-        if not _PROPER_NUMBER.fullmatch(text, at, end):
-            raise _Mismatch(at)
-        try:
-            return self._got(json.loads(text[at:end]), end)
-        except ValueError:  # more digits than Python turns into a number
-            raise _Mismatch(at) from None
+        if end - at <= _LONGEST_NUMBER:
+            if end == len(text) and not final:
+                return None
+            if _PROPER_NUMBER.fullmatch(text, at, end):
+                value = json.loads(text[at:end])
+                if value not in (math.inf, -math.inf):  # what is too large is not JSON when it is written again
+                    return self._got(value, end)
+        raise _Mismatch(at)
 
     def _read_word(self, text: str, at: int, final: bool) -> int | None:
         found = _WORD.match(text, at)
@@ -215,10 +223,11 @@ class ValueReader:
     def _read_string(self, text: str, at: int, final: bool) -> tuple[str, int] | None:
         """The string that begins here, and where it ends."""
         for quote in self.dialect.quotes:
-            if text.startswith(quote, at):
-                break
-            if quote.startswith(text[at:]) and not final:
+            there = begins(quote, text, at, final=final)
+            if there is None:
                 return None
+            if there:
+                break
         else:
             raise _Mismatch(at)
         end = self._string_end(text, max(self._resume, at + len(quote)), quote)
@@ -231,19 +240,20 @@ class ValueReader:
             raise _Mismatch(at) from None
 
     def _string_end(self, text: str, at: int, quote: str) -> int | None:
-        while True:
+        if self.dialect.escapes == "none":
             end = text.find(quote, at)
-            slash = -1 if self.dialect.escapes == "none" else text.find("\\", at, len(text) if end < 0 else end)
-            if slash >= 0:
-                if slash + 1 >= len(text):
-                    self._resume = slash
-                    return None
-                at = slash + 2
-            elif end >= 0:
+            if end >= 0:
                 return end + len(quote)
-            else:
-                self._resume = max(at, len(text) - len(quote) + 1)
-                return None
+            self._resume = max(at, len(text) - len(quote) + 1)
+            return None
+        for found in _QUOTE_OR_SLASH[quote].finditer(text, at):
+            if found.start() < at:  # escaped
+                continue
+            if found[0] == quote:
+                return found.end()
+            at = found.end() + 1
+        self._resume = len(text) if at <= len(text) else at - 2  # a backslash at the end waits
+        return None
 
 
 def _skip(text: str, at: int) -> int:

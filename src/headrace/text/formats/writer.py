@@ -9,11 +9,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headrace.errors import InvalidInput
-from headrace.text.formats.call_reader import name_in
+from headrace.text.formats.call_reader import CallReader, name_in
 from headrace.text.formats.dialect import Dialect, dialect_of
 from headrace.text.formats.notation import Calls
 from headrace.text.formats.pattern import Piece, RecordForm
 from headrace.text.formats.pieces import ToolCall
+from headrace.text.formats.values import Verdict
 
 _LETTERS = string.ascii_letters + string.digits
 _RANDOM = {"$random9": 9, "$random24": 24}
@@ -50,7 +51,20 @@ def write_call(calls: Calls, call: ToolCall, index: int) -> str:
             fields["record"] = _record(calls.records[0], dialect, call.name, arguments, identifier)
     except (ValueError, RecursionError) as error:
         raise InvalidInput(f"cannot be written in this model's format: {error}", field="arguments") from error
-    return "".join(fields[piece.name] if piece.is_field else piece.text for piece in calls.patterns[0])
+    written = "".join(fields[piece.name] if piece.is_field else piece.text for piece in calls.patterns[0])
+    if not _is_read(calls, written, call.name, arguments):
+        raise InvalidInput("cannot be written in this model's format: they would be read as others", field="arguments")
+    return written
+
+
+def _is_read(calls: Calls, written: str, name: str, arguments: Mapping[str, Any]) -> bool:
+    """Whether a call is read as it was meant; not every format has a way to write every text."""
+    kinds = {key: frozenset({"string" if isinstance(value, str) else "other"}) for key, value in arguments.items()}
+    reader = CallReader(calls, "", {name: kinds}, 0)
+    verdict, end = reader.read(written, final=True)
+    read = reader.call
+    whole = verdict is Verdict.DONE and end >= len(written.rstrip())
+    return whole and read is not None and read.name == name and json.loads(read.arguments) == arguments
 
 
 def new_id(calls: Calls, name: str, index: int) -> str:
