@@ -147,6 +147,8 @@ def _distinct(builder: Builder, goal: Goal, shape: ArrayShape, values: list[Scal
     """Any of the values, none twice: the parameter of the rules holds a bit for each that is there."""
     if shape.low > len(values):
         return NEVER
+    if not values:
+        return NOTHING
     most = len(values) if shape.high is None else min(shape.high, len(values))
     rules = builder.rules
     item, tail = rules.new_name(), rules.new_name()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from decimal import Decimal
 
 from headrace.text.schema import limits, notation
 from headrace.text.schema.alternatives import Alternatives
-from headrace.text.schema.numbers import ANY_NUMBER, NumberError, NumberLanguages, texts_of, values_of
+from headrace.text.schema.numbers import ANY_NUMBER, NumberError, NumberLanguages, has_value, texts_of, values_of
 from headrace.text.schema.refusal import Refused
 from headrace.text.schema.regex import Language, TooLarge
 from headrace.text.schema.rules import Call, Part, Rules, Terminal
@@ -85,13 +84,13 @@ class Builder:
         bodies = [body for shape in shapes for body in self._bodies(goal, shape)]
         return [Terminal(bodies[0] if len(bodies) == 1 else "(" + " | ".join(bodies) + ")")] if bodies else []
 
-    def is_empty(self, goal: Goal, language: Language) -> bool:
-        """Whether a language has no text."""
+    def is_empty(self, goal: Goal, language: Language, keyword: str = "pattern") -> bool:
+        """Whether a language has no text; ``keyword`` is to blame where that cannot be told."""
         try:
             return self.strings.all.is_empty(language)
         except TooLarge:
             raise self.refused(
-                goal, "pattern", "is too complex together with other patterns and lengths; use a simpler one"
+                goal, keyword, "is too complex together with what stands beside it; use a simpler one"
             ) from None
 
     def string_body(self, language: Language) -> str:
@@ -136,7 +135,9 @@ class Builder:
             case StringShape():
                 if shape.values is None:
                     return None
-                return [Scalar(value, _string(value)) for value in self.strings.values(shape)]
+                return [
+                    Scalar(value, notation.literal(notation.json_string(value))) for value in self.strings.values(shape)
+                ]
             case NumberShape():
                 if shape.values is None:
                     return None
@@ -176,22 +177,22 @@ class Builder:
             language = self._numbers.of(shape)
         except NumberError as error:
             raise self.refused(goal, error.keyword, str(error)) from None
-        return [] if self.is_empty(goal, language) else [notation.as_text(self.strings.all, language)]
+        found = has_value(shape)
+        if found is None:
+            found = not self.is_empty(goal, language, "multipleOf")
+        return [notation.as_text(self.strings.all, language)] if found else []
 
 
 def _repeated(body: str, low: int, high: int | None) -> str:
     """A Lark terminal repeated; a count that Lark cannot read is made of two."""
+    if high == 0:
+        return '""'
     if low > LONGEST:
         millions, rest = divmod(low, 1_000_000)
         return f"(({body}{{1000000}}){{{millions}}} {body}{{{rest},}})"
     if (low, high) == (0, None):
         return f"{body}*"
     return f"{body}{{{low},{'' if high is None else high}}}"
-
-
-def _string(value: str) -> str:
-    """The JSON text of a string, as a Lark literal."""
-    return notation.literal(json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f"))
 
 
 def _options(texts: list[str]) -> str:

@@ -7,6 +7,7 @@ can be written.
 
 from __future__ import annotations
 
+import json
 import re
 
 from headrace.text.schema import characters
@@ -38,14 +39,13 @@ def as_text(languages: Languages, language: Language) -> str:
 
 
 def literal(text: str) -> str:
-    """A Lark string literal."""
-    return '"' + "".join(_in_literal(character) for character in text) + '"'
+    """A Lark literal, which is written like a JSON string."""
+    return json_string(text)
 
 
-def _in_literal(character: str) -> str:
-    if character in '"\\':
-        return "\\" + character
-    return character if character.isprintable() else f"\\u{{{ord(character):x}}}"
+def json_string(text: str) -> str:
+    """The JSON text of a string."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 class _Writer:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from decimal import Decimal
 from fractions import Fraction
 from itertools import product
+from math import lcm
 
 from headrace.text.schema import characters, limits
 from headrace.text.schema.regex import Language, Languages
@@ -15,6 +16,7 @@ from headrace.text.schema.shapes import NumberShape
 
 MAX_ENDINGS = 256
 MAX_PLACES = 20
+TRIED_VALUES = 1000
 ANY_NUMBER = r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?"
 
 
@@ -44,6 +46,32 @@ def texts_of(value: Decimal) -> list[str]:
     if len(plain) <= 40 or not texts:
         texts += [plain, plain.rstrip("0").rstrip(".") if "." in plain else plain]
     return list(dict.fromkeys(texts))
+
+
+def has_value(shape: NumberShape) -> bool | None:
+    """Whether a shape that lists no values has one; None: it takes a closer look to tell."""
+    low, high = (None if bound is None else Fraction(bound[0]) for bound in (shape.low, shape.high))
+    factors = [*map(Fraction, shape.multiples), *([Fraction(1)] if shape.whole else [])]
+    step = _common_multiple(factors)
+    if not factors and low is not None and high is not None:
+        step = (high - low) / 1024 or step
+    sign, begin = (1, low or 0) if low is not None or high is None else (-1, high)
+    first = -(-begin // step) if sign > 0 else begin // step
+    for n in range(TRIED_VALUES):
+        value = (first + sign * n) * step
+        if _fits(shape, value):
+            return True
+        if (sign > 0 and high is not None and value > high) or (sign < 0 and low is not None and value < low):
+            return False if factors else None
+    return None
+
+
+def _common_multiple(factors: list[Fraction]) -> Fraction:
+    """The least number that is a multiple of all; an eighth of none."""
+    if not factors:
+        return Fraction(1, 8)
+    denominator = lcm(*(factor.denominator for factor in factors))
+    return Fraction(lcm(*(int(factor * denominator) for factor in factors)), denominator)
 
 
 class NumberLanguages:
@@ -86,13 +114,13 @@ class NumberLanguages:
         return every.union([every.intersection(above), negative])
 
     def _bound(self, bound: tuple[Decimal, bool], up: list[Language], down: list[Language]) -> None:
-        """Demand that numbers are at least ``bound``: of the magnitudes of those on its side (``up``), and of the
-        others (``down``)."""
+        """Demand that numbers are at least ``bound``: of the magnitudes above zero (``up``) and below it (``down``)."""
         value, exclusive = bound
-        if value < 0:
-            down.append(self._all.complement(self._at_least(-value, exclusive=not exclusive)))
-        else:
-            down.append(self._all.nothing)
+        above = (
+            self._all.complement(self._at_least(-value, exclusive=not exclusive)) if value <= 0 else self._all.nothing
+        )
+        down.append(above)
+        if value >= 0:
             up.append(self._at_least(value, exclusive=exclusive))
 
     def _at_least(self, value: Decimal, *, exclusive: bool) -> Language:
@@ -199,14 +227,14 @@ def _parts(value: Decimal) -> tuple[str, str]:
     return whole.lstrip("0") or "0", fraction.rstrip("0")
 
 
-def _fits(shape: NumberShape, value: Decimal) -> bool:
+def _fits(shape: NumberShape, value: Decimal | Fraction) -> bool:
     number = Fraction(value)
     low, high = shape.low, shape.high
     return (
-        (low is None or value > low[0] or (value == low[0] and not low[1]))
-        and (high is None or value < high[0] or (value == high[0] and not high[1]))
+        (low is None or number > Fraction(low[0]) or (number == Fraction(low[0]) and not low[1]))
+        and (high is None or number < Fraction(high[0]) or (number == Fraction(high[0]) and not high[1]))
         and (shape.whole is None or shape.whole == (number.denominator == 1))
         and all((number / Fraction(factor)).denominator == 1 for factor in shape.multiples)
         and not any((number / Fraction(factor)).denominator == 1 for factor in shape.no_multiples)
-        and value not in shape.excluded
+        and not any(number == Fraction(excluded) for excluded in shape.excluded)
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
@@ -214,8 +213,7 @@ def _comma(builder: Builder, count: int) -> list[Part]:
 
 
 def _key(builder: Builder, name: str) -> Terminal:
-    text = json.dumps(name, ensure_ascii=False).replace("\x7f", "\\u007f")
-    return Terminal(f"({notation.literal(text)} {builder.spacing.colon})")
+    return Terminal(f"({notation.literal(notation.json_string(name))} {builder.spacing.colon})")
 
 
 def _other_key(builder: Builder, kind: OtherKeys) -> Terminal:

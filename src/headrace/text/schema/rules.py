@@ -116,8 +116,7 @@ class Rules:
                 if called not in seen:
                     seen.add(called)
                     todo.append(called)
-        used = {name for line in lines for name in line.replace("(", " ").replace(")", " ").split()}
-        lines += [f"{name}: {body}" for body, name in self.terminals.items() if name in used or name + "*" in used]
+        lines += [f"{name}: {body}" for body, name in self.terminals.items()]
         return "\n".join(lines) + "\n"
 
     def _pruned(self) -> dict[str, Part]:

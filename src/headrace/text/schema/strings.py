@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from headrace.text.schema import characters, limits
-from headrace.text.schema.patterns import PatternError, pattern_language
+from headrace.text.schema.expressions import PatternError
+from headrace.text.schema.patterns import pattern_language
 from headrace.text.schema.refusal import Place, Refused
 from headrace.text.schema.regex import Language, Languages, TooLarge
 from headrace.text.schema.shapes import Keys, StringShape
