@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Any
 
 from headrace.text.schema import limits
@@ -16,10 +17,28 @@ from headrace.text.schema.rules import Part, Rules, choice
 from headrace.text.schema.shapes import ArrayShape, ObjectShape, Shape
 from headrace.text.schema.spacing import Spacing
 from headrace.text.schema.strings import StringLanguages
+from headrace.text.schema.tool_dialect import check_tool_schema, without_id
+
+
+class Dialect(Enum):
+    """Which schemas are taken.
+
+    Attributes:
+        FULL: JSON Schema 2020-12.
+        TOOL: The narrower schemas of tools, in which likely mistakes are refused (``tool_dialect.py``).
+    """
+
+    FULL = "full"
+    TOOL = "tool"
 
 
 def schema_rules(
-    schema: Any, *, field: str, spacing: Spacing = Spacing.COMPACT, prefix: str = "json"
+    schema: Any,
+    *,
+    field: str,
+    dialect: Dialect = Dialect.FULL,
+    spacing: Spacing = Spacing.COMPACT,
+    prefix: str = "json",
 ) -> tuple[str, str]:
     """The grammar of the instances of a JSON Schema.
 
@@ -29,6 +48,7 @@ def schema_rules(
     Args:
         schema: What ``json.loads`` gives of a schema of draft 2020-12.
         field: What the caller calls the schema, such as ``response_format.json_schema.schema``.
+        dialect: Which schemas are taken.
         spacing: How JSON is laid out.
         prefix: Begins the names of all rules: lower-case letters and digits, a letter first.
 
@@ -39,7 +59,9 @@ def schema_rules(
         InvalidInput: The schema is not valid, too large, not satisfiable, or says what no grammar can.
     """
     try:
-        document = Document(schema)
+        document = Document(without_id(schema) if dialect is Dialect.TOOL else schema)
+        if dialect is Dialect.TOOL:
+            check_tool_schema(document)
         alternatives = Alternatives(document)
         strings = StringLanguages(Languages(), _pattern_places(document))
         builder = Builder(alternatives, strings, Rules(prefix), spacing)
