@@ -19,7 +19,7 @@ from headrace.text.formats.notation import Format
 from headrace.text.formats.pieces import ToolCall
 from headrace.text.formats.reader import primed_by
 from headrace.text.formats.writer import write_calls
-from headrace.text.output_grammar import output_grammar, plain_grammar
+from headrace.text.output_grammar import answer_source, output_grammar
 from headrace.text.prompt import Prompt, chat_prompt
 from headrace.text.reading import Reading
 from headrace.text.tokenizer import Tokenizer
@@ -108,7 +108,7 @@ class ModelText:
         Raises:
             InvalidInput: It cannot be enforced; ``field`` names it.
         """
-        return None if form.kind == "text" else plain_grammar(form)
+        return None if form.kind == "text" else answer_source(form)
 
     def prompt(self, conversation: Conversation) -> Prompt:
         """The prompt of a conversation.

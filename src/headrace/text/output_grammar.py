@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.errors import InvalidInput
 from headrace.text.conversation import AnswerForm, Conversation, Tool
-from headrace.text.formats.lark import GrammarWriter
+from headrace.text.formats.lark import END
 from headrace.text.formats.message_grammar import ANY_OBJECT, CallableTool, CallMode, MessageForm, message_grammar
 from headrace.text.formats.notation import Format
+from headrace.text.grammar.sources import (
+    choice_source,
+    grammar_source,
+    json_object_source,
+    json_schema_source,
+    regex_source,
+)
 from headrace.text.tokenizer import Tokenizer
 
 NO_ARGUMENTS: Mapping[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
@@ -46,7 +52,7 @@ def output_grammar(tokenizer: Tokenizer, found: Format, conversation: Conversati
     Raises:
         InvalidInput: Something cannot be enforced that must be; ``field`` names it.
     """
-    answer = None if conversation.answer.kind == "text" else answer_rule(conversation.answer)
+    answer = None if conversation.answer.kind == "text" else answer_source(conversation.answer)
     chosen = conversation.callable_tools
     if not conversation.tools and answer is None:
         return OutputGrammar()
@@ -58,7 +64,7 @@ def output_grammar(tokenizer: Tokenizer, found: Format, conversation: Conversati
         tools.append(_callable(found, tool, where, relaxed, keep=must or tool.strict))
     calls: CallMode = "must" if must else "may" if tools else "none"
     form = MessageForm(tuple(tools), calls, conversation.parallel_tool_calls, answer)
-    source = message_grammar(found, form, primed=primed, specials=_specials(tokenizer), enforce=json_rule)
+    source = message_grammar(found, form, primed=primed, specials=_specials(tokenizer))
     return OutputGrammar(source, relaxed)
 
 
@@ -66,7 +72,7 @@ def _callable(found: Format, tool: Tool, field: str, relaxed: dict[str, str], *,
     """A tool with its schema, or with any object instead of one that cannot be enforced and need not be."""
     made = CallableTool(tool.name, closed(tool.parameters or NO_ARGUMENTS))
     try:
-        message_grammar(found, MessageForm((made,), "must"), enforce=json_rule)
+        message_grammar(found, MessageForm((made,), "must"))
     except InvalidInput as error:
         where = field + (error.field or "").removeprefix("tools[0].function.parameters")
         if keep:
@@ -96,39 +102,32 @@ def closed(schema: Any) -> Any:
     return made
 
 
-def plain_grammar(form: AnswerForm) -> str:
-    """The grammar of a text that is nothing but an answer of this form.
+def answer_source(form: AnswerForm) -> str:
+    """The grammar of an answer of this form, and nothing but it.
 
     Raises:
         InvalidInput: It cannot be enforced; ``field`` names it.
     """
-    return GrammarWriter({}).source(answer_rule(form))
-
-
-def answer_rule(form: AnswerForm) -> str:
-    """The rule for an answer of this form.
-
-    Raises:
-        InvalidInput: It cannot be enforced; ``field`` names it.
-    """
-    if form.kind == "json_object":
-        return json_rule(ANY_OBJECT, True)
-    if form.kind == "json_schema":
-        return json_rule(form.value, True)
-    if form.kind == "choice":
-        return " | ".join(json.dumps(text, ensure_ascii=False) for text in form.value)
-    if form.kind == "regex":
-        return f"/{form.value.replace('/', chr(92) + '/')}/"
-    return f"%lark {{\n{form.value}\n}}"
-
-
-def json_rule(schema: Mapping[str, Any], spaced: bool) -> str:
-    """The rule for the JSON values of a schema, with a space after commas and colons or without."""
-    comma, colon = (", ", ": ") if spaced else (",", ":")
-    guidance = {"whitespace_flexible": False, "item_separator": comma, "key_separator": colon}
-    return "%json " + json.dumps({**schema, "x-guidance": guidance})
+    match form.kind:
+        case "json_object":
+            return json_object_source()
+        case "json_schema":
+            return json_schema_source(form.value, field=form.field)
+        case "regex":
+            return regex_source(form.value, field=form.field)
+        case "choice":
+            return choice_source(form.value, field=form.field)
+        case "grammar":
+            return grammar_source(form.value, field=form.field)
+        case "text":
+            raise ValueError("any text will do")
 
 
 def _specials(tokenizer: Tokenizer) -> dict[str, int]:
     """Control tokens by their texts."""
-    return {tokenizer.token_text(token): token for token in tokenizer.special_ids if tokenizer.token_bytes(token)}
+    ends = tokenizer.eos_token_ids
+    return {
+        tokenizer.token_text(token): END if token in ends else token
+        for token in tokenizer.special_ids
+        if tokenizer.token_bytes(token)
+    }

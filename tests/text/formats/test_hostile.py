@@ -29,7 +29,15 @@ def attacks(found: Format) -> Iterator[tuple[str, str]]:
     call = write_calls(found.calls, [ToolCall("f", '{"city": "x y"}', "abcdefghi")])
     value = call.find("x y")
     begun, before_quote = call[:value], call[: value - 1]
-    yield from [("", opening), ("", f"`{opening}`"), ("", call), (call, " "), (opening, " "), ("", begun), ("", begun + "\\q")]
+    yield from [
+        ("", opening),
+        ("", f"`{opening}`"),
+        ("", call),
+        (call, " "),
+        (opening, " "),
+        ("", begun),
+        ("", begun + "\\q"),
+    ]
     yield from [(begun, text) for text in ("x", " ", "\\", "\\n", "\\u00e9", begun)]
     yield from [(before_quote, text) for text in ("1", "[", "[[],", '{"a":', "e", "-")]
     yield from [(call[: call.find("city")], "b"), (call[: call.find("f")] if "f" in call else call, "f")]

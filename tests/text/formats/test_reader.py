@@ -183,7 +183,7 @@ def test_rules_of_formats_whose_calls_are_not_marked(found: Format, text: str, p
 def test_channels():
     text = (
         "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>commentary<|message|>I look.<|end|>"
-        "<|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json<|message|>{\"a\": 1}<|call|>"
+        '<|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"a": 1}<|call|>'
     )
     assert check_message(HARMONY, text, random.Random(0)) == [Thought("hm"), Text("I look."), F]
 

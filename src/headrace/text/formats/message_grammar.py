@@ -18,6 +18,7 @@ from headrace.text.formats.lark import (
     SOME_TEXT,
     GrammarWriter,
     either,
+    nested,
     quoted,
     sequence,
     text_pattern,
@@ -25,7 +26,7 @@ from headrace.text.formats.lark import (
 )
 from headrace.text.formats.notation import Calls, Format
 from headrace.text.formats.pattern import Piece
-from headrace.text.formats.value_grammar import ArgumentGrammar, Enforce
+from headrace.text.formats.value_grammar import ArgumentGrammar
 
 SOME_SPACE = "/[ \\n]{1,2}/"
 CallMode = Literal["none", "may", "must"]
@@ -53,7 +54,7 @@ class MessageForm:
         tools: That may be called.
         calls: Whether they need not, may or must be called.
         parallel: Whether several calls may be made.
-        answer: The rule for the answer; None: any text.
+        answer: The grammar of the answer; None: any text.
     """
 
     tools: tuple[CallableTool, ...] = ()
@@ -68,7 +69,6 @@ def message_grammar(
     *,
     primed: str = "",
     specials: Mapping[str, int] | None = None,
-    enforce: Enforce,
 ) -> str:
     """A grammar in llguidance's form of Lark.
 
@@ -77,19 +77,16 @@ def message_grammar(
         form: What it may write.
         primed: What of the message stands in the prompt already.
         specials: Control tokens of the vocabulary, by their texts.
-        enforce: Makes rules for JSON.
 
     Raises:
         InvalidInput: A tool's schema cannot be enforced; ``field`` is ``tools[i]`` and the way to the keyword.
     """
-    return _MessageGrammar(found, form, primed, specials or {}, enforce).source()
+    return _MessageGrammar(found, form, primed, specials or {}).source()
 
 
 class _MessageGrammar:
-    def __init__(
-        self, found: Format, form: MessageForm, primed: str, specials: Mapping[str, int], enforce: Enforce
-    ) -> None:
-        self._format, self._form, self._primed, self._enforce = found, form, primed, enforce
+    def __init__(self, found: Format, form: MessageForm, primed: str, specials: Mapping[str, int]) -> None:
+        self._format, self._form, self._primed = found, form, primed
         markers = {text: token for text, token in specials.items() if any(text in marker for marker in found.markers)}
         self._writer = GrammarWriter(markers)
         self._known_arguments: dict[int, str] = {}
@@ -121,7 +118,7 @@ class _MessageGrammar:
         writer = self._writer
         entries = self._entries()
         openings = [*(marker for marker, _, _ in entries), *self._openings()]
-        spelled = dict.fromkeys(opening for opening in openings if not writer.begins_special(opening))
+        spelled = dict.fromkeys(opening for opening in openings if writer.is_spelled(opening))
         # Texts alone, without what begins a marker: for what a call must not be mistaken for.
         body = without(spelled)
         begun = self._begun_openings()
@@ -137,7 +134,9 @@ class _MessageGrammar:
             if writer.begins_special(marker):
                 rule = sequence(f"{text}?", writer.literal(marker), rest)
             else:
-                rule = sequence(writer.terminal(f"({body}) {quoted(marker)}"), rest)
+                first = writer.split(marker)[0]
+                before = writer.terminal(f"({body}) {quoted(first)}")
+                rule = sequence(before, writer.literal(marker[len(first) :]), rest)
             (again if repeats else last).append(rule)
         # A text never follows a text, or one could be read in many ways.
         loop = f"({writer.rule(either(*again))})*" if again else ""
@@ -278,7 +277,7 @@ class _MessageGrammar:
         if index not in self._known_arguments:
             schema = tool.parameters or ANY_OBJECT
             try:
-                grammar = ArgumentGrammar(self._writer, self._calls, schema, self._enforce)
+                grammar = ArgumentGrammar(self._writer, self._calls, schema)
                 self._known_arguments[index] = grammar.arguments()
             except InvalidInput as error:
                 field = f"tools[{index}].function.parameters{error.field or ''}"
@@ -308,7 +307,7 @@ class _MessageGrammar:
 
     def _answer(self) -> str:
         answer = self._format.answer
-        body = self._form.answer if self._form.answer is not None else self._writer.terminal(ANY_TEXT)
+        body = self._writer.terminal(ANY_TEXT) if self._form.answer is None else nested(self._form.answer)
         return sequence(self._writer.literal(answer.open), self._writer.rule(body), self._writer.literal(answer.close))
 
 

@@ -12,9 +12,6 @@ from headrace.text.formats.kinds import OTHER, STRING, follow, kinds_of
 from headrace.text.formats.lark import ANY_TEXT, GrammarWriter, either, quoted, repeated, sequence, without
 from headrace.text.formats.notation import Calls
 
-Enforce = Callable[[Mapping[str, Any], bool], str]
-"""A rule for the JSON values of a schema, spaced or not; raises ``InvalidInput`` where that cannot be enforced."""
-
 ANNOTATIONS = frozenset(
     [
         "title",
@@ -58,11 +55,10 @@ class ArgumentGrammar:
         writer: Takes the rules.
         calls: How calls are written.
         schema: JSON Schema of the arguments, of type object.
-        enforce: Makes rules for JSON.
     """
 
-    def __init__(self, writer: GrammarWriter, calls: Calls, schema: Mapping[str, Any], enforce: Enforce) -> None:
-        self._writer, self._calls, self._enforce = writer, calls, enforce
+    def __init__(self, writer: GrammarWriter, calls: Calls, schema: Mapping[str, Any]) -> None:
+        self._writer, self._calls = writer, calls
         self._root = schema
         self._dialect: Dialect = dialect_of(calls.arguments)
 
@@ -74,7 +70,7 @@ class ArgumentGrammar:
         """
         syntax = self._calls.arguments.syntax
         if syntax == "json" and self._dialect.is_json:
-            return self._writer.rule(self._enforce(self._root, self._calls.arguments.spaced))
+            return self._writer.json(self._root, "")
         schema = self._checked(follow(self._root, self._root), "object", "")
         if syntax == "python":
             return self._members(schema, lambda name, rule, at: sequence(quoted(f"{name}="), rule), "", 0)
@@ -119,7 +115,7 @@ class ArgumentGrammar:
         if kind in ("boolean", "null"):
             values = (True, False) if kind == "boolean" else (None,)
             return either(*(quoted(self._dialect.write(value)) for value in values))
-        return self._writer.rule(self._enforce({"type": kind, **schema}, True))
+        return self._writer.json({"type": kind, **schema}, at)
 
     def _object(self, schema: Mapping[str, Any], at: str, depth: int) -> str:
         def member(name: str, rule: str, at: str) -> str:
@@ -138,7 +134,7 @@ class ArgumentGrammar:
             name = self._writer.terminal(r"/[A-Za-z_][A-Za-z0-9_]*/")
             between = '"="' if at == "" and self._calls.arguments.syntax == "python" else quoted(self._dialect.colon)
             if not self._dialect.bare_keys and between != '"="':
-                name = self._writer.rule(self._enforce({"type": "string"}, True))
+                name = self._writer.json({"type": "string"}, at)
             return repeated(sequence(name, between, value), comma, 0, None)
         rules = [
             (member(name, self._value(item, f"{at}.properties.{name}", depth + 1), at), name in required)
@@ -168,7 +164,7 @@ class ArgumentGrammar:
         comma, colon = quoted(self._dialect.comma), quoted(self._dialect.colon)
         key = self._writer.terminal(r"/[A-Za-z_][A-Za-z0-9_]*/")
         if not self._dialect.bare_keys:
-            key = self._writer.rule(self._enforce({"type": "string"}, True))
+            key = self._writer.json({"type": "string"}, "")
         name = "any_value"
         items = sequence('"["', repeated(name, comma, 0, None), '"]"')
         members = sequence('"{"', repeated(sequence(key, colon, name), comma, 0, None), '"}"')
@@ -222,7 +218,7 @@ class ArgumentGrammar:
         if kinds == {STRING} and not schema.keys() & {"enum", "const"}:
             return self._raw(_string_body(self._checked(schema, "string", at), at), after)
         if kinds == {OTHER}:
-            return self._json_pair(schema, after)
+            return self._json_pair(schema, after, at)
         return self._mixed(schema, after, at)
 
     def _mixed(self, schema: object, after: str, at: str) -> str:
@@ -248,7 +244,7 @@ class ArgumentGrammar:
     def _other(self, schema: Mapping[str, Any], kind: str, after: str, at: str) -> str:
         """A value that is no string, where a string could stand too: one word for the lexer, as that would be."""
         if kind not in _SCALARS:
-            return self._json_pair({**schema, "type": kind}, after)
+            return self._json_pair({**schema, "type": kind}, after, at)
         if kind != "null" and schema.keys() & _OF_TYPE["number"]:
             raise InvalidInput("cannot be enforced beside strings in this model's format", field=at)
         words = {"boolean": ("True", "False"), "null": ("None",)}.get(kind, ())
@@ -257,9 +253,9 @@ class ArgumentGrammar:
             return sequence(self._writer.terminal(f"/{spelled}/"), self._writer.literal(after))
         return self._writer.terminal(f"/({spelled})/ {quoted(after)}")
 
-    def _json_pair(self, schema: Mapping[str, Any], after: str) -> str:
+    def _json_pair(self, schema: Mapping[str, Any], after: str, at: str) -> str:
         """JSON, or true, false and null as the format spells them."""
-        rule = self._writer.rule(self._enforce(self._with_definitions(schema), True))
+        rule = self._writer.json(self._with_definitions(schema), at)
         if self._dialect.words == "python":
             types = schema.get("type", ())
             types = [types] if isinstance(types, str) else types

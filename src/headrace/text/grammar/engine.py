@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Iterable
 
 import numpy as np
-from llguidance import LLMatcher, LLParserLimits
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from numpy.typing import NDArray
 
 from headrace.text.grammar.errors import GrammarError
-from headrace.text.grammar.vocabulary import build_token_table
+from headrace.text.grammar.vocabulary import TokenTable, build_token_table
 from headrace.text.tokenizer import Tokenizer
 
 Mask = NDArray[np.uint32]
@@ -23,6 +24,7 @@ Mask = NDArray[np.uint32]
 
 # Each lexer state costs some 2 kB and stays as long as the grammar; a string of bounded length takes one a character.
 MAX_LEXER_STATES = 50_000
+CONTROLS = "// control tokens: "
 COMPILE_STACK = 256 << 20  # the library descends a stack frame for each nested rule; touched only as far as needed
 
 
@@ -46,7 +48,7 @@ class GrammarEngine:
 
     def __init__(self, tokenizer: Tokenizer, vocab_size: int | None = None, *, kept: int = 64) -> None:
         self.vocab_size = tokenizer.vocab_size if vocab_size is None else vocab_size
-        self._tokens, self.eos_ids = build_token_table(tokenizer, self.vocab_size)
+        self._table = build_token_table(tokenizer, self.vocab_size)
         self._kept = kept
         self._grammars: OrderedDict[str, Grammar] = OrderedDict()
         self._lock = threading.Lock()
@@ -63,7 +65,8 @@ class GrammarEngine:
         kept = self.kept(source)
         if kept is not None:
             return kept
-        grammar = Grammar(_on_large_stack(self._tokens, source), self.vocab_size)
+        table = self._table.with_controls(named_controls(source))
+        grammar = Grammar(_on_large_stack(table.library, source), table)
         with self._lock:
             self._grammars[source] = grammar
             while len(self._grammars) > self._kept:
@@ -87,14 +90,14 @@ class Grammar:
         is_broken: A matcher met an error, which the lexer that all of them share may not have survived.
     """
 
-    def __init__(self, matcher: LLMatcher, vocab_size: int) -> None:
+    def __init__(self, matcher: LLMatcher, table: TokenTable) -> None:
         self._matcher = matcher
-        self._words = -(-vocab_size // 32)
+        self._table = table
         self.is_broken = False
 
     def matcher(self) -> GrammarMatcher:
         """A matcher at the beginning of a text."""
-        return GrammarMatcher(self, self._matcher.deep_copy(), self._words)
+        return GrammarMatcher(self, self._matcher.deep_copy(), self._table)
 
 
 class GrammarMatcher:
@@ -105,10 +108,10 @@ class GrammarMatcher:
         is_complete: Whether nothing but an end can follow.
     """
 
-    def __init__(self, grammar: Grammar, matcher: LLMatcher, words: int) -> None:
+    def __init__(self, grammar: Grammar, matcher: LLMatcher, table: TokenTable) -> None:
         self._grammar = grammar
         self._matcher = matcher
-        self._words = words
+        self._table = table
 
     def accept(self, token: int) -> None:
         """Take the next token.
@@ -124,11 +127,17 @@ class GrammarMatcher:
         """The tokens that may come next, [ceil(vocab_size / 32)] uint32; an end token exactly where the text may end.
 
         Raises:
-            GrammarError: The grammar has become too complex; the matcher is of no use then.
+            GrammarError: The grammar has become too complex, or leads nowhere; the matcher is of no use then.
         """
-        mask = np.empty(self._words, np.uint32)
+        mask = np.empty(self._table.words, np.uint32)
         self._matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
         self._check()
+        # The library lets a complement match control tokens. No source is written that does; this is the second lock.
+        mask &= self._table.plain
+        if self._matcher.is_accepting():
+            mask |= self._table.ends
+        elif not mask.any():
+            raise GrammarError("the grammar leads to a place from which no token goes on")
         return mask
 
     @property
@@ -147,12 +156,23 @@ class GrammarMatcher:
             raise GrammarError(f"the grammar cannot be followed further: {_first_line(self._matcher.get_error())}")
 
 
-def _on_large_stack(tokens: object, source: str) -> LLMatcher:
+def named_controls(source: str) -> list[int]:
+    """The control tokens that a grammar may ask for, by its second line; see ``control_line``."""
+    line = source.split("\n", 2)[1:2]
+    return [int(token) for token in line[0][len(CONTROLS) :].split()] if line and line[0].startswith(CONTROLS) else []
+
+
+def control_line(tokens: Iterable[int]) -> str:
+    """The second line of a source that asks for control tokens, which no user's grammar has."""
+    return CONTROLS + " ".join(map(str, sorted(tokens)))
+
+
+def _on_large_stack(tokens: LLTokenizer, source: str) -> LLMatcher:
     """Compile on a thread of its own, whose stack holds what the deepest grammar that passes the gate needs."""
     made: list[LLMatcher] = []
 
     def work() -> None:
-        made.append(LLMatcher(tokens, source, log_level=0, limits=parser_limits()))  # type: ignore[arg-type]
+        made.append(LLMatcher(tokens, source, log_level=0, limits=parser_limits()))
 
     with _STACK_SIZE_LOCK:
         before = threading.stack_size(COMPILE_STACK)
