@@ -27,6 +27,7 @@ from headrace.gateway.completions import Completions
 from headrace.gateway.config import GatewayConfig
 from headrace.gateway.front import CLIENT_CLOSED, Front, Guard
 from headrace.gateway.generation import Generator
+from headrace.gateway.grammars import Grammars
 from headrace.gateway.http import error_response
 from headrace.gateway.metrics import Metrics
 from headrace.gateway.replica import Launcher, Replica
@@ -48,7 +49,7 @@ def build_services(model: str, text: ModelText, launch: Launcher, config: Gatewa
     metrics = Metrics()
     replica = Replica(launch, config, metrics.on_report, metrics.restarts.inc)
     generator = Generator(replica, text, config, metrics)
-    return Services(model, int(time.time()), config, text, replica, generator, metrics)
+    return Services(model, int(time.time()), config, text, replica, generator, metrics, Grammars(text.tokenizer))
 
 
 def build_app(services: Services) -> Starlette:
@@ -60,6 +61,7 @@ def build_app(services: Services) -> Starlette:
         yield
         services.generator.draining = True
         await services.replica.stop()
+        services.grammars.close()
         replica.cancel()
         await asyncio.gather(replica, return_exceptions=True)
 

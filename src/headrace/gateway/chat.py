@@ -52,6 +52,7 @@ class Chat:
         request = parsed.request
         services.check_model(request.model)
         prepared = await tokenized(len(body), services.text.prepare, chat_conversation(request))
+        await services.grammars.check(prepared.grammar, "tools" if request.tools else "response_format")
         form = None if prepared.reading is None else MessageForm(services.text.format, prepared.reading)
         params = SamplingParams(
             **request.sampling(), grammar=prepared.grammar, reading=packed_reading(request.stop, form)

@@ -38,7 +38,10 @@ class Completions:
         parsed = parse_completion(body, lenient=services.config.lenient)
         request = parsed.request
         services.check_model(request.model)
-        params = SamplingParams(**request.sampling(), grammar=services.text.answer_grammar(answer_form(request)))
+        form = answer_form(request)
+        grammar = await tokenized(len(body), services.text.answer_grammar, form)
+        await services.grammars.check(grammar, form.field)
+        params = SamplingParams(**request.sampling(), grammar=grammar)
         prompts = await tokenized(len(body), _prompts, services, request)
         for i, prompt in enumerate(prompts):
             field = f"prompt[{i}]" if len(prompts) > 1 else "prompt"

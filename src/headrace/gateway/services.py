@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from headrace.api.errors import model_not_found
 from headrace.gateway.config import GatewayConfig
 from headrace.gateway.generation import Generator
+from headrace.gateway.grammars import Grammars
 from headrace.gateway.metrics import Metrics
 from headrace.gateway.replica import Replica
 from headrace.text.model_text import ModelText
@@ -25,6 +26,7 @@ class Services:
         replica: Runs it.
         generator: Admits and runs jobs on it.
         metrics: What is observed.
+        grammars: Tries what answers are to follow.
     """
 
     model: str
@@ -34,6 +36,7 @@ class Services:
     replica: Replica
     generator: Generator
     metrics: Metrics
+    grammars: Grammars
 
     @property
     def tokenizer(self) -> Tokenizer:

@@ -19,7 +19,7 @@ from headrace.text.formats.notation import Format
 from headrace.text.formats.pieces import ToolCall
 from headrace.text.formats.reader import primed_by
 from headrace.text.formats.writer import write_calls
-from headrace.text.output_grammar import answer_source, output_grammar
+from headrace.text.output_grammar import OutputGrammars, answer_source
 from headrace.text.prompt import Prompt, chat_prompt
 from headrace.text.reading import Reading
 from headrace.text.tokenizer import Tokenizer
@@ -85,6 +85,7 @@ class ModelText:
             # The model was not taught to call tools, or nobody knows how: it is told in the prompt.
             generic = formats()[GENERIC]
             self.format = msgspec.structs.replace(self.format, calls=generic.calls)
+        self._grammars = OutputGrammars(tokenizer, self.format)
 
     def prepare(self, conversation: Conversation) -> Prepared:
         """The prompt of a conversation, how the answer is to be read, and what it must follow.
@@ -95,7 +96,7 @@ class ModelText:
         """
         prompt = self.prompt(conversation)
         primed = primed_by(self.format, prompt.text or "")
-        grammar = output_grammar(self.tokenizer, self.format, conversation, primed)
+        grammar = self._grammars.of(conversation, primed)
         tools: list[tuple[str, object]] = [
             (tool.name, tool.parameters or {}) for _, tool in conversation.callable_tools
         ]

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
+import threading
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +24,7 @@ from headrace.text.grammar.sources import (
 )
 from headrace.text.tokenizer import Tokenizer
 
+KEPT = 256
 NO_ARGUMENTS: Mapping[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 _COMBINED = frozenset(
     ("$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "not", "if", "patternProperties", "dependentSchemas",
@@ -38,6 +43,35 @@ class OutputGrammar:
 
     source: str | None = None
     relaxed: Mapping[str, str] = field(default_factory=dict)
+
+
+class OutputGrammars:
+    """The grammars of one model's answers, the latest ones kept: agents send the same tools again and again.
+
+    Args:
+        tokenizer: The model's.
+        found: How the model writes.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, found: Format) -> None:
+        self._tokenizer, self._format = tokenizer, found
+        self._kept: OrderedDict[str, OutputGrammar] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def of(self, conversation: Conversation, primed: str) -> OutputGrammar:
+        """See ``output_grammar``."""
+        asked = (conversation.tools, conversation.tool_choice, conversation.parallel_tool_calls, conversation.answer)
+        key = json.dumps([asked, primed, conversation.tool_field], default=dataclasses.asdict)
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                return self._kept[key]
+        made = output_grammar(self._tokenizer, self._format, conversation, primed)
+        with self._lock:
+            self._kept[key] = made
+            while len(self._kept) > KEPT:
+                self._kept.popitem(last=False)
+        return made
 
 
 def output_grammar(tokenizer: Tokenizer, found: Format, conversation: Conversation, primed: str) -> OutputGrammar:
