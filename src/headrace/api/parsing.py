@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -45,8 +46,13 @@ class Parsed(msgspec.Struct, Generic[R], frozen=True):
 
     @property
     def warning_header(self) -> str | None:
-        """The value of ``X-Headrace-Warning``, at most 2,000 characters; None: no header."""
-        return " ".join(self.warnings)[:_LONGEST_HEADER] or None
+        """The value of ``X-Headrace-Warning``; None: no header."""
+        return warning_header(self.warnings)
+
+
+def warning_header(warnings: Sequence[str]) -> str | None:
+    """The value of ``X-Headrace-Warning``, printable ASCII and at most 2,000 characters; None: no header."""
+    return _header_safe(" ".join(warnings))[:_LONGEST_HEADER] or None
 
 
 def parse_chat(body: bytes, *, lenient: bool = False) -> Parsed[ChatRequest]:

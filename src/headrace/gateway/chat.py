@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from headrace.api.chat import ChatRequest
-from headrace.api.parsing import parse_chat
+from headrace.api.parsing import parse_chat, warning_header
 from headrace.api.responses import (
     AnswerMessage,
     CalledFunction,
@@ -27,15 +27,14 @@ from headrace.api.responses import (
     usage,
 )
 from headrace.api.sse import DONE, event
-from headrace.engine.sampling_params import SamplingParams
-from headrace.gateway.answer import Answer, AnsweredSample, finish_fields, serve, tokenized
+from headrace.gateway.answer import Answer, AnsweredSample, finish_fields, serve
+from headrace.gateway.conversation_job import conversation_job
 from headrace.gateway.conversations import chat_conversation
-from headrace.gateway.generation import Job, SampleDelta
+from headrace.gateway.generation import SampleDelta
 from headrace.gateway.http import read_body
 from headrace.gateway.logprobs import chat_logprobs
 from headrace.gateway.services import Services
 from headrace.text.formats.pieces import Text, Thought, ToolCall
-from headrace.text.stream import MessageForm
 
 
 class Chat:
@@ -51,21 +50,26 @@ class Chat:
         parsed = parse_chat(body, lenient=services.config.lenient)
         request = parsed.request
         services.check_model(request.model)
-        prepared = await tokenized(len(body), services.text.prepare, chat_conversation(request))
-        await services.grammars.check(prepared.grammar, "tools" if request.tools else "response_format")
-        form = None if prepared.reading is None else MessageForm(services.text.format, prepared.reading)
-        params = SamplingParams(
-            **request.sampling(), grammar=prepared.grammar, reading=packed_reading(request.stop, form)
-        )
         own = "max_tokens" if request.max_completion_tokens is None else "max_completion_tokens"
-        services.generator.check(
-            prepared.prompt, params, explicit_max=request.sampling()["max_tokens"], fields=("messages", own)
+        made = await conversation_job(
+            services,
+            chat_conversation(request),
+            request.sampling(),
+            request,
+            size=len(body),
+            received=received,
+            tenant=http.state.tenant,
+            fields=("messages", own),
         )
-        job = Job.of(request, prepared.prompt, params, received, http.state.tenant, form)
-        answer = Answer([job], wants_timings=bool(request.timings))
+        answer = Answer([made.job], wants_timings=bool(request.timings))
         shape = _Shape(services, request, answer)
         return await serve(
-            http, services, answer, warning=parsed.warning_header, stream=bool(request.stream), shape=shape
+            http,
+            services,
+            answer,
+            warning=warning_header((*parsed.warnings, *made.warnings)),
+            stream=bool(request.stream),
+            shape=shape,
         )
 
 
@@ -188,8 +192,3 @@ def _call(call: ToolCall) -> CalledTool:
 
 def _call_delta(call: ToolCall, index: int) -> CalledToolDelta:
     return CalledToolDelta(index=index, id=call.id or "", function=CalledFunction(call.name, call.arguments))
-
-
-def packed_reading(stop: object, form: MessageForm | None) -> str | None:
-    """How the replica is to read the answer: it must only where stop strings are to be found in it."""
-    return form.reading.packed() if stop and form is not None else None

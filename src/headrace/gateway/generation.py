@@ -10,17 +10,18 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 
 from headrace.api.errors import ApiError, deadline_unmet, internal_error, overloaded, unavailable
-from headrace.api.fields import SamplingFields
 from headrace.engine.messages import Finish, Generate, PositionLogprobs, TokenDelta
 from headrace.engine.sampling_params import SamplingParams
 from headrace.engine.validation import check_request, check_room
 from headrace.gateway.config import GatewayConfig
 from headrace.gateway.metrics import Metrics
 from headrace.gateway.replica import Replica, ReplicaGone, ReplicaState
+from headrace.gateway.tool_calls import NOTHING_TO_CHECK, ArgumentCheck, count_calls
 from headrace.text.formats.pieces import MessagePiece, ToolCall
 from headrace.text.formats.writer import new_id
 from headrace.text.model_text import ModelText
@@ -29,6 +30,26 @@ from headrace.text.stream import MessageForm, MessageStream, text_of
 from headrace.text.tokenizer import Tokenizer
 
 SECONDS_A_SAMPLE = 2.0  # a guess for Retry-After before anything was measured
+
+
+class JobTerms(Protocol):
+    """On what terms a request is served; every request body has them."""
+
+    @property
+    def cache_salt(self) -> str | None:
+        """Prefixes are shared only with requests of the same salt."""
+
+    @property
+    def user(self) -> str | None:
+        """The caller's label of its end user."""
+
+    @property
+    def urgency(self) -> int:
+        """Lower is more urgent."""
+
+    @property
+    def deadline_ms(self) -> float | None:
+        """Milliseconds within which the first token is wanted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +66,7 @@ class Job:
         priority: Lower is more urgent.
         deadline: Stamp by which the first token is wanted, or the request is to be refused.
         form: How the answer is taken apart; None: it is plain text.
+        check: Judges the arguments of calls.
     """
 
     prompt: Prompt
@@ -56,16 +78,18 @@ class Job:
     priority: int = 0
     deadline: float | None = None
     form: MessageForm | None = None
+    check: ArgumentCheck = NOTHING_TO_CHECK
 
     @classmethod
     def of(
         cls,
-        request: SamplingFields,
+        request: JobTerms,
         prompt: Prompt,
         params: SamplingParams,
         received: float,
         tenant: str | None,
         form: MessageForm | None = None,
+        check: ArgumentCheck = NOTHING_TO_CHECK,
     ) -> Job:
         """The job of a request whose prompt was just tokenized.
 
@@ -83,6 +107,7 @@ class Job:
             priority=request.urgency,
             deadline=None if request.deadline_ms is None else received + request.deadline_ms / 1000,
             form=form,
+            check=check,
         )
 
 
@@ -204,6 +229,9 @@ class Generator:
                             sample = samples[job * n + delta.index]
                             self._observe(sample, delta)
                             deltas.append(sample.push(delta))
+                            form = jobs[job].form
+                            if form is not None:
+                                count_calls(self._metrics, form.format.name, deltas[-1].pieces, jobs[job].check)
                     except ApiError:
                         if deltas:  # what came before the failure is sent before it, however they arrived
                             yield deltas

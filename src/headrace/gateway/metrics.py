@@ -35,6 +35,9 @@ class Metrics:
         self.restarts = self._counter("engine_restarts", "Engine processes that were lost and replaced.")
         self.requests = self._counter("http_requests", "Answers by route and status.", "route", "status")
         self.finished = self._counter("samples_finished", "Samples by reason of their end.", "reason")
+        self.tool_calls = self._counter(
+            "tool_calls", "What began as a tool call, by what became of it.", "format", "outcome"
+        )
 
         self.first_token = self._histogram("time_to_first_token_seconds", "Received to first token.", LATENCY)
         self.gap = self._histogram("inter_token_latency_seconds", "Between two tokens of a sample.", GAP)

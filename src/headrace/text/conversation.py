@@ -92,6 +92,16 @@ class Conversation:
     tool_field: str = "tools[{i}].function.parameters"
 
     @property
+    def is_free(self) -> bool:
+        """Whether the answer may be any text, and tools need not be called."""
+        return self.answer.kind == "text" and self.tool_choice.mode != "required"
+
+    @property
+    def schemas(self) -> dict[str, Mapping[str, Any]]:
+        """The schemas of the tools' arguments."""
+        return {tool.name: tool.parameters for tool in self.tools if tool.parameters is not None}
+
+    @property
     def callable_tools(self) -> tuple[tuple[int, Tool], ...]:
         """The tools that may be called, each with its place in ``tools``."""
         names, mode = self.tool_choice.names, self.tool_choice.mode

@@ -38,12 +38,14 @@ class Prepared:
         reading: How the answer is to be taken apart; None: it is plain text.
         grammar: What the answer must follow; None: nothing.
         relaxed: Tools whose schemas are not enforced, each with the reason.
+        unenforced: The schemas of those.
     """
 
     prompt: Prompt
     reading: Reading | None
     grammar: str | None
     relaxed: Mapping[str, str]
+    unenforced: Mapping[str, Any]
 
 
 def model_text(tokenizer: Tokenizer, given: str | None = None) -> ModelText:
@@ -101,7 +103,9 @@ class ModelText:
             (tool.name, tool.parameters or {}) for _, tool in conversation.callable_tools
         ]
         is_plain = self.format.reasoning is None and not self.format.answer.markers and not tools
-        return Prepared(prompt, None if is_plain else Reading.of(primed, tools), grammar.source, grammar.relaxed)
+        reading = None if is_plain else Reading.of(primed, tools)
+        unenforced = {tool.name: tool.parameters for tool in conversation.tools if tool.name in grammar.relaxed}
+        return Prepared(prompt, reading, grammar.source, grammar.relaxed, unenforced)
 
     def answer_grammar(self, form: AnswerForm) -> str | None:
         """What a completion of this form must follow; None: nothing.

@@ -22,6 +22,7 @@ from headrace.text.grammar.sources import (
     json_schema_source,
     regex_source,
 )
+from headrace.text.schema import Dialect, schema_rules
 from headrace.text.tokenizer import Tokenizer
 
 KEPT = 256
@@ -102,13 +103,15 @@ def output_grammar(tokenizer: Tokenizer, found: Format, conversation: Conversati
     return OutputGrammar(source, relaxed)
 
 
-def _callable(found: Format, tool: Tool, field: str, relaxed: dict[str, str], *, keep: bool) -> CallableTool:
+def _callable(found: Format, tool: Tool, where: str, relaxed: dict[str, str], *, keep: bool) -> CallableTool:
     """A tool with its schema, or with any object instead of one that cannot be enforced and need not be."""
+    if tool.strict and tool.parameters is not None:
+        schema_rules(tool.parameters, field=where, dialect=Dialect.TOOL)
     made = CallableTool(tool.name, closed(tool.parameters or NO_ARGUMENTS))
     try:
         message_grammar(found, MessageForm((made,), "must"))
     except InvalidInput as error:
-        where = field + (error.field or "").removeprefix("tools[0].function.parameters")
+        where += (error.field or "").removeprefix("tools[0].function.parameters")
         if keep:
             raise error.renamed(where) from error
         relaxed[tool.name] = f"{where} {error.message}"
