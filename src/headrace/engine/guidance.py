@@ -32,11 +32,14 @@ FREE = Guidance(NO_MASKS, ())
 
 
 def guidance_for(planned: Planned, vocab_size: int) -> Guidance:
-    """What constraints say of a batch once the tokens of all batches before it are known."""
+    """What constraints say of a batch once the tokens of all batches before it are known.
+
+    Rows of stays that are over may get masks too: what they draw is void.
+    """
     masks: dict[int, Mask] = {}
     foretold = []
-    for row, (sequence, stay) in enumerate(planned.rows):
-        if sequence.constraint is None or sequence.stay != stay or not planned.batch.sample[row]:
+    for row, (sequence, _) in enumerate(planned.rows):
+        if sequence.constraint is None or not planned.batch.sample[row]:
             continue
         position = planned.position(row)
         if position < sequence.known:
@@ -98,8 +101,10 @@ def look(sequence: Sequence, constraint: TokenConstraint, vocab_size: int) -> in
     Raises:
         HeadraceError: The constraint has failed.
     """
-    sequence.mask = constraint.allowed()
-    return None if sequence.mask is None else only_token(sequence.mask, vocab_size)
+    mask = constraint.allowed()
+    only = None if mask is None else only_token(mask, vocab_size)
+    sequence.mask = mask  # a sound one: rows that are void get it too
+    return only
 
 
 def only_token(mask: Mask, vocab_size: int) -> int | None:
