@@ -144,6 +144,24 @@ def test_a_jump_is_as_short_as_those_beside_it_need():
     assert [[len(row) for row in rows] for rows in seen][2:5] == [[1, 9]] * 3
 
 
+def test_who_was_preempted_is_prefilled_like_a_prompt():
+    engine = byte_engine(FULL, slabs=60, context=200, slots=1, step=10)
+    engine.memory.prefix_cache = False
+    results = {}
+    collect(engine, results, engine.add(request(0, PROMPT, greedy(30))))
+    for _ in range(20):
+        collect(engine, results, engine.step())
+    (sequence,) = engine.scheduler.running
+    engine.add(request(1, [1], greedy(1), priority=-1))
+    known = []
+    while engine.has_work:
+        collect(engine, results, engine.step())
+        known += [sequence.computed] if sequence in engine.scheduler.running and sequence.prefills else []
+        assert not sequence.jumps
+    assert known == [10, 20]
+    assert results[0, 0].tokens == expected(FULL, PROMPT, 30)
+
+
 def test_a_stop_token_ends_a_jump():
     engine = scripted(FORCED)
     result = run(engine, request(0, PROMPT, greedy(8, "s", stop_token_ids=[13])))[0, 0]
