@@ -176,7 +176,10 @@ def test_odd_histories_are_served(chat, message):
 
 PERSON = {
     "type": "object",
-    "properties": {"name": {"type": "string", "maxLength": 12}, "age": {"type": "integer", "minimum": 0, "maximum": 99}},
+    "properties": {
+        "name": {"type": "string", "maxLength": 12},
+        "age": {"type": "integer", "minimum": 0, "maximum": 99},
+    },
     "required": ["name", "age"],
     "additionalProperties": False,
 }
