@@ -17,7 +17,7 @@ from headrace.text.grammar.engine import parser_limits
 from headrace.text.schema import Spacing, schema_rules
 
 END = 256
-MOST_TEXTS = 200  # of one value that are tried
+MOST_TEXTS = 1000  # of one value that are tried
 
 # A small world, so that schemas and instances meet.
 names = st.sampled_from(["a", "b", "ab", "c"])
