@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
-
 NOISE = "<non-verbose/>"
 
 
