@@ -34,7 +34,15 @@ TOOLS: list[dict[str, Any]] = [
         },
     },
 ]
-TEXTS = ("", " ", "Hi <b> & 'there' \n", "  two\n\nlines ", '{"a": [1, "x"]}', "北京 👩‍👩‍👧 naïve", "<think>\nhm\n</think>\n\nHi!")
+TEXTS = (
+    "",
+    " ",
+    "Hi <b> & 'there' \n",
+    "  two\n\nlines ",
+    '{"a": [1, "x"]}',
+    "北京 👩‍👩‍👧 naïve",
+    "<think>\nhm\n</think>\n\nHi!",
+)
 
 
 def text(rng: random.Random) -> str:

@@ -19,13 +19,81 @@ NAMES = ("f", "get_weather", "now", "a.b-c_1", "Ünï", "x" * 64)
 KEYS = ("city", "n", "a_b", "Größe", "q", "path")
 # What breaks naive readers: quotes, escapes, brackets, markers of other formats, white space, scripts, controls.
 AWKWARD = (
-    *("", " ", "\n", "  two  ", 'say "hi"', "it's", "\\", "\\n", "\\\\", "\t", "{", "}", "[1, 2", "a: b", "a=b", "<", "</"),
-    *("<x>&amp;</x>", "Zürich", "北京市", "👩‍👩‍👧", "\u2028", "\x7f", "12", "true", "null", "None", "1e5", '"', "'", "`", ","),
-    *("line one\nline two\n", "</arg>", "<tool_call>", "[TOOL_CALLS]", "```json\n{}\n```", "$name", "%s", "“q”", "x" * 70),
+    *(
+        "",
+        " ",
+        "\n",
+        "  two  ",
+        'say "hi"',
+        "it's",
+        "\\",
+        "\\n",
+        "\\\\",
+        "\t",
+        "{",
+        "}",
+        "[1, 2",
+        "a: b",
+        "a=b",
+        "<",
+        "</",
+    ),
+    *(
+        "<x>&amp;</x>",
+        "Zürich",
+        "北京市",
+        "👩‍👩‍👧",
+        "\u2028",
+        "\x7f",
+        "12",
+        "true",
+        "null",
+        "None",
+        "1e5",
+        '"',
+        "'",
+        "`",
+        ",",
+    ),
+    *(
+        "line one\nline two\n",
+        "</arg>",
+        "<tool_call>",
+        "[TOOL_CALLS]",
+        "```json\n{}\n```",
+        "$name",
+        "%s",
+        "“q”",
+        "x" * 70,
+    ),
 )
 PROSE = (
-    *("Hello.", "The weather", "is fine,", "a < b", "x > y", "1, 2, 3", "naïve café", "北京", "👍🏽", "“quoted”", "`code`"),
-    *("it's", "e.g.", "<b>bold</b>", "a\n\nb", "- item\n- item", "```py\nf(x)\n```", "100 %", "(so)", "C:\\dir", "{", "]"),
+    *(
+        "Hello.",
+        "The weather",
+        "is fine,",
+        "a < b",
+        "x > y",
+        "1, 2, 3",
+        "naïve café",
+        "北京",
+        "👍🏽",
+        "“quoted”",
+        "`code`",
+    ),
+    *(
+        "it's",
+        "e.g.",
+        "<b>bold</b>",
+        "a\n\nb",
+        "- item\n- item",
+        "```py\nf(x)\n```",
+        "100 %",
+        "(so)",
+        "C:\\dir",
+        "{",
+        "]",
+    ),
 )
 WHITE = ("", "", "\n", "\n\n", " ", " \n\t")
 
@@ -178,7 +246,15 @@ def _quoted(part: str, rng: random.Random) -> str:
 
 def soup(found: Format, rng: random.Random) -> str:
     """Bytes that are mostly fragments of the format, read as a tokenizer's output is."""
-    parts = [part.encode() for part in fragments(found)] + [b"\xff", b"\xe2\x96", b"\n", b" ", b"12", b"x", b"\xf0\x9f\x91"]
+    parts = [part.encode() for part in fragments(found)] + [
+        b"\xff",
+        b"\xe2\x96",
+        b"\n",
+        b" ",
+        b"12",
+        b"x",
+        b"\xf0\x9f\x91",
+    ]
     made = b"".join(
         part if rng.random() < 0.7 else part[: rng.randrange(len(part) + 1)]
         for part in rng.choices(parts, k=rng.randint(1, 8))

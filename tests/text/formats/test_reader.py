@@ -48,7 +48,7 @@ def test_well_formed_messages(found: Format):
 
 @each_format
 def test_bent_messages(found: Format):
-    @settings(max_examples=120)
+    @settings(max_examples=100)
     @given(seeds)
     def check(rng: random.Random) -> None:
         check_bent(found, rng)
@@ -59,7 +59,7 @@ def test_bent_messages(found: Format):
 @pytest.mark.bars
 @each_format
 def test_every_cut_in_two_of_many_messages(found: Format):
-    for seed in range(250):
+    for seed in range(125):
         check_well_formed(found, random.Random(seed), short=10_000, ways=10)
         check_bent(found, random.Random(-seed - 1), short=10_000, ways=10)
 
@@ -94,6 +94,9 @@ HERMES, QWEN, LLAMA, PYTHONIC, HARMONY = map(
 )
 CALL = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
 F = ToolCall("f", '{"a": 1}')
+UNCLOSED = '<tool_call>{"name": "f", "arguments": {"a": 1}'
+NAMELESS = '<tool_call>{"arguments": {"a": 1}}'
+BEFORE = '<tool_call>{"name": "f", "arguments": {"a": '
 
 
 @pytest.mark.parametrize(
@@ -129,17 +132,15 @@ F = ToolCall("f", '{"a": 1}')
         ('<tool_call>{"name": "f", "arguments": {"a": 1}}', [F]),
         ('<tool_call>{"name": "f", "arguments": {"a": 1}} and', [F, Text("and")]),
         ('<tool_call>{"name": "f", "arguments": "{\\"a\\": 1}"}</tool_call>', [F]),
-        ('<tool_call>{"name": "f", "arguments": {"a": 1}', [Text('<tool_call>{"name": "f", "arguments": {"a": 1}', "malformed")]),
-        ('<tool_call>{"name": "f"}</tool_call>!', [Text('<tool_call>{"name": "f"}', "malformed"), Text("</tool_call>!")]),
+        (UNCLOSED, [Text(UNCLOSED, "malformed")]),
+        (f"{NAMELESS}</tool_call>!", [Text(NAMELESS, "malformed"), Text("</tool_call>!")]),
         ("<tool_call> oops", [Text("<tool_call> ", "malformed"), Text("oops")]),
         (f"<tool_call>{CALL}", [Text("<tool_call>", "malformed"), F]),
         # Python's words are read, and written as JSON.
         ('<tool_call>{"name": "f", "arguments": {"a": None}}</tool_call>', [ToolCall("f", '{"a": null}')]),
         # What is no text or no number of JSON's is no argument.
         *(
-            (f'<tool_call>{{"name": "f", "arguments": {{"a": {bad}}}}}', [
-                Text('<tool_call>{"name": "f", "arguments": {"a": ', "malformed"), Text(f"{bad}}}}}")
-            ])
+            (BEFORE + bad + "}}", [Text(BEFORE, "malformed"), Text(bad + "}}")])
             for bad in ('"\\ud800"', "1e999", "NaN", "01", "+1", '"\\x"')
         ),
     ],
@@ -183,7 +184,7 @@ def test_rules_of_formats_whose_calls_are_not_marked(found: Format, text: str, p
 def test_channels():
     text = (
         "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>commentary<|message|>I look.<|end|>"
-        "<|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json<|message|>{\"a\": 1}<|call|>"
+        '<|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"a": 1}<|call|>'
     )
     assert check_message(HARMONY, text, random.Random(0)) == [Thought("hm"), Text("I look."), F]
 

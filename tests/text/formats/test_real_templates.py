@@ -42,7 +42,11 @@ FORMATS = {
     "hunyuan-3": ["tencent-Hy3"],
     "kimi-k2": ["moonshotai-Kimi-K2"],
     "lfm2": ["LFM2.5-8B-A1B"],
-    "llama3-json": ["meta-llama-Llama-3.1-8B-Instruct", "meta-llama-Llama-3.2-3B-Instruct", "meta-llama-Llama-3.3-70B-Instruct"],
+    "llama3-json": [
+        "meta-llama-Llama-3.1-8B-Instruct",
+        "meta-llama-Llama-3.2-3B-Instruct",
+        "meta-llama-Llama-3.3-70B-Instruct",
+    ],
     "minimax-m2": ["MiniMax-M2"],
     "mistral": ["mistralai-Mistral-Nemo-Instruct-2407"],
     "mistral-args": ["mistralai-Ministral-3-14B-Reasoning-2512", "unsloth-mistral-Devstral-Small-2507"],
@@ -71,7 +75,9 @@ def template_of(name: str) -> ChatTemplate:
 
 
 def test_every_template_gets_the_right_format():
-    expected = {template: name for names in (FORMATS, BY_SIGNATURE) for name, all_ in names.items() for template in all_}
+    expected = {
+        template: name for names in (FORMATS, BY_SIGNATURE) for name, all_ in names.items() for template in all_
+    }
     found = {name: detect_format(template_of(name)).name for name in real_templates()}
     assert found == {name: expected.get(name, GENERIC) for name in found}
 

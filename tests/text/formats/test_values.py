@@ -28,7 +28,19 @@ values = st.recursive(
     max_leaves=12,
 )
 tokens = st.sampled_from(
-    [*'{}[]:,"\'()=\\ \n0123456789.-+eE', "true", "false", "null", "None", "True", '"a"', "'b'", '\\"', "\\u00e9", "\\ud83d"]
+    [
+        *"{}[]:,\"'()=\\ \n0123456789.-+eE",
+        "true",
+        "false",
+        "null",
+        "None",
+        "True",
+        '"a"',
+        "'b'",
+        '\\"',
+        "\\u00e9",
+        "\\ud83d",
+    ]
 )
 
 

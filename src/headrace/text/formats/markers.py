@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from headrace.text.formats.notation import Calls, Format
@@ -114,6 +115,7 @@ def _closes(char: str) -> bool:
     return bool(char) and (char in _SENTENCE_ENDS or unicodedata.category(char) in _CLOSING)
 
 
+@lru_cache(maxsize=64)
 def text_markers(found: Format, *, calls: bool) -> Markers:
     """What to look for in an answer.
 
@@ -130,6 +132,7 @@ def text_markers(found: Format, *, calls: bool) -> Markers:
     return Markers(kinds)
 
 
+@lru_cache(maxsize=64)
 def thought_markers(found: Format, *, calls: bool) -> Markers:
     """What to look for in reasoning; see ``text_markers``."""
     if found.reasoning is None:
@@ -138,6 +141,7 @@ def thought_markers(found: Format, *, calls: bool) -> Markers:
     return Markers(kinds | {found.reasoning.open.strip(): "open", found.reasoning.close.strip(): "close"})
 
 
+@lru_cache(maxsize=64)
 def close_markers(found: Format) -> Markers:
     """What ends reasoning."""
     return Markers({} if found.reasoning is None else {found.reasoning.close.strip(): "close"})
