@@ -86,7 +86,7 @@ def test_what_is_wrong_with_a_file_is_said(old: str, new: str, says: str):
 
 def test_a_record_that_is_not_given():
     source = GOOD.replace("$name($arguments)", "$record").replace("python", "json")
-    with pytest.raises(InvalidInput, match="if and only if calls.record"):
+    with pytest.raises(InvalidInput, match="if and only if"):
         read_format(source, "mine.toml")
 
 

@@ -15,6 +15,7 @@ from headrace.text.formats.catalog import format_named, formats
 from headrace.text.formats.notation import Format
 from headrace.text.formats.pieces import MessagePiece, Text, Thought, ToolCall
 from headrace.text.formats.reader import FormatReader, primed_by
+from headrace.text.formats.writer import write_calls
 
 each_format = pytest.mark.parametrize("found", formats().values(), ids=formats())
 
@@ -179,6 +180,15 @@ def test_rules_of_formats_whose_calls_are_not_marked(found: Format, text: str, p
     tools = {"f": {}, "g": {}}
     for parts in ([text], list(text)):
         assert read(found, parts, tools=tools) == pieces
+
+
+@pytest.mark.parametrize("white", ["", " ", "\n"])
+@pytest.mark.parametrize("name", ["mistral", "granite", "phi-4", "apriel", "cohere", "nemotron-nano"])
+def test_white_space_before_a_list_of_calls(name: str, white: str):
+    found = format_named(name)
+    assert found.calls is not None
+    text = write_calls(found.calls, [F, F]).replace("[{", f"{white}[{{").replace("[\n", f"{white}[\n", 1)
+    assert plain(check_message(found, f"Hi {text}", random.Random(0))) == plain([Text("Hi"), F, F])
 
 
 def test_channels():

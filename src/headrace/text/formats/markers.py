@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
-from headrace.text.formats.notation import Calls, Format
+from headrace.text.formats.notation import SHORTEST, Calls, Format
 
-MarkerKind = Literal["open", "close", "drop", "begin", "call"]
-"""Of reasoning: ``open``, ``close``. To be left out: ``drop``. Of calls: ``begin`` (of all), ``call`` (of one)."""
+MarkerKind = Literal["open", "close", "drop", "call"]
+"""``open`` and ``close`` reasoning; ``drop``: to be left out; ``call``: a call begins, or what stands before it."""
 
 CONTEXT = 4
 """How many characters before a place must be kept to judge whether a marker there is quoted."""
@@ -151,7 +151,6 @@ def call_markers(calls: Calls) -> dict[str, MarkerKind]:
     """Texts with which calls begin. A call may be marked though what stands before the first one is missing."""
     if calls.at_start:
         return {}
-    kinds: dict[str, MarkerKind] = dict.fromkeys((opening for opening in calls.openings if len(opening) > 2), "call")
-    if calls.begin.strip():
-        kinds[calls.begin.strip().split("\n")[0].rstrip()] = "begin"
-    return kinds
+    # Within a section a call may begin with so little that it marks nothing in a text.
+    openings = [opening for opening in calls.openings if len(opening) >= SHORTEST]
+    return dict.fromkeys([*openings, *filter(None, [calls.begin_marker])], "call")

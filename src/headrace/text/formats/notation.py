@@ -15,6 +15,7 @@ from headrace.errors import InvalidInput
 from headrace.text.formats.pattern import IDENTIFIER, Piece, RecordForm, parse_pattern, parse_record
 
 LARGEST = 1 << 16  # bytes of a file
+SHORTEST = 3  # characters of a marker
 ID_PLACES = frozenset({"$name", "$index", "$random9", "$random24"})
 
 
@@ -103,9 +104,15 @@ class Calls(_Table, frozen=True):
         return tuple(parse_pattern(pattern) for pattern in _several(self.call))
 
     @cached_property
+    def begin_marker(self) -> str:
+        """With what the first call is found to begin; empty if nothing stands before it."""
+        return _marker(self.begin)
+
+    @cached_property
     def openings(self) -> tuple[str, ...]:
-        """With what a call begins, a text for each pattern that begins with text: its first line."""
-        return tuple(dict.fromkeys(opening for opening in map(_opening, self.patterns) if opening))
+        """With what a call is found to begin, a text for each pattern that begins with text."""
+        found = [_marker(pattern[0].text) for pattern in self.patterns if pattern]
+        return tuple(dict.fromkeys(opening for opening in found if opening))
 
     @cached_property
     def records(self) -> tuple[RecordForm, ...]:
@@ -239,7 +246,11 @@ def _call_problems(calls: Calls) -> list[str]:
         problems.append(f"calls.id may have {', '.join(sorted(ID_PLACES))} and no other places")
     if not calls.arguments.quote.strip():
         problems.append("calls.arguments.quote is blank")
-    if not calls.at_start and not calls.begin.strip() and not all(len(_opening(p)) > 2 for p in patterns):
+    if (
+        not calls.at_start
+        and not calls.begin.strip()
+        and not all(len(_marker(p[0].text)) >= SHORTEST for p in patterns)
+    ):
         problems.append(
             "nothing marks a call: give calls.begin, or begin calls.call with a text of three characters or more, "
             "or set calls.at_start"
@@ -272,9 +283,14 @@ def _is_pair(pair: tuple[Piece, ...]) -> bool:
     return [piece.name for piece in pair] == ["", "key", "", "value", ""] and all(fixed[::2])
 
 
-def _opening(pattern: tuple[Piece, ...]) -> str:
-    """With what a call begins that is written so: the first line of the text before its first place."""
-    return pattern[0].text.strip().split("\n")[0].rstrip()
+def _marker(text: str) -> str:
+    """What is looked for in a message to find a text: its first line without brackets that open a value.
+
+    For models are free with the white space around those.
+    """
+    line = text.strip().split("\n")[0]
+    short = line.rstrip(" [{(")
+    return short if len(short) >= SHORTEST else line.rstrip()
 
 
 def _several(one_or_more: str | tuple[str, ...]) -> tuple[str, ...]:
