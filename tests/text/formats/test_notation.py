@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,7 +17,9 @@ from headrace.errors import InvalidInput
 from headrace.text import ChatTemplate
 from headrace.text.formats.catalog import GENERIC, format_named, formats
 from headrace.text.formats.detection import detect_format, format_problem
-from headrace.text.formats.notation import LARGEST, load_format, read_format
+from headrace.text.formats.loading import LARGEST, load_format, read_format
+from headrace.text.formats.notation import Format
+from headrace.text.formats.reader import FormatReader
 
 GOOD = """
 name = "mine"
@@ -43,6 +50,7 @@ syntax = "python"
         ('models = "mine"', 'models = "mine"\ncolour = "x"', "colour"),
         ('open = "<think>"', "", r"open` - at `\$.reasoning"),
         ('close = "</think>"', 'close = " "', "reasoning needs open and close"),
+        ('close = "</think>"', 'close = "<think> "', "are the same"),
         ('["<answer>"]', '[""]', "a marker is empty"),
         ("[answer]", "[answers]", "answers"),
         ('id = "$random9"', 'id = "$random8"', "calls.id"),
@@ -93,10 +101,6 @@ def test_a_record_that_is_not_given():
 @given(st.dictionaries(st.sampled_from(["call", "begin", "separator", "end", "record", "id"]), st.text(max_size=12)))
 @settings(max_examples=300)
 def test_any_texts_make_a_format_that_reads_or_are_refused(texts: dict[str, str]):
-    import json
-
-    from headrace.text.formats.reader import FormatReader
-
     source = 'name = "x"\nmodels = "x"\n[calls]\n' + "\n".join(
         f"{key} = {json.dumps(text)}" for key, text in texts.items()
     )
@@ -129,6 +133,36 @@ def test_the_formats_that_come_with_it():
         assert found.detect or name == GENERIC
     files = {path.stem for path in (Path(load_format.__code__.co_filename).parent / "data").glob("*.toml")}
     assert files == set(formats())
+
+
+def test_the_page_on_formats_lists_them_all():
+    page = (Path(__file__).parents[3] / "docs" / "formats.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([^`]+)` \| (.+?) \| (.+?) \|$", page.partition("## The formats")[2], re.MULTILINE)
+    assert [(name, models) for name, models, _ in rows] == [(n, formats()[n].models) for n in sorted(formats())]
+    for name, _, kind in rows:
+        calls = formats()[name].calls
+        assert kind == ("–" if calls is None else "records" if calls.records else calls.arguments.syntax)
+
+
+def test_the_page_on_formats_has_every_key():
+    page = (Path(__file__).parents[3] / "docs" / "formats.md").read_text(encoding="utf-8")
+    keys = set(re.findall(r"^\| `([a-z_.]+)`", page.partition("## The formats")[0], re.MULTILINE))
+    assert keys == set(_keys(Format, ""))
+    (example,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    assert read_format(example, "example.toml").calls is not None
+
+
+def _keys(table: type[msgspec.Struct], before: str) -> Iterator[str]:
+    for field in msgspec.structs.fields(table):
+        inner = next((kind for kind in (field.type, *get_args(field.type)) if _is_table(kind)), None)
+        if inner is None:
+            yield before + field.name
+        else:
+            yield from _keys(inner, f"{before}{field.name}.")
+
+
+def _is_table(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
 
 
 HERMES_LIKE = (
