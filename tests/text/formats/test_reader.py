@@ -10,6 +10,7 @@ import pytest
 from format_checks import check_message, check_nothing_lost, read
 from format_messages import bent, kinds_of, seeds, soup, well_formed
 from hypothesis import given, settings
+from random_formats import random_format, random_message
 
 from headrace.text.formats.catalog import format_named, formats
 from headrace.text.formats.notation import Format
@@ -55,6 +56,26 @@ def test_bent_messages(found: Format):
         check_bent(found, rng)
 
     check()
+
+
+def check_random_formats(seeds: range) -> int:
+    checked = 0
+    for seed in seeds:
+        rng = random.Random(seed)
+        found = random_format(rng)
+        if found is not None:
+            check_message(found, random_message(found, rng), rng, cut=rng.random() < 0.3)
+            checked += 1
+    return checked
+
+
+def test_formats_whose_markers_overlap():
+    assert check_random_formats(range(2000)) > 300
+
+
+@pytest.mark.bars
+def test_many_formats_whose_markers_overlap():
+    assert check_random_formats(range(2000, 200_000)) > 30_000
 
 
 @pytest.mark.bars
