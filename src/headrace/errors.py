@@ -50,3 +50,15 @@ class CheckpointError(HeadraceError):
 
 class EngineError(HeadraceError):
     """The engine could not finish a request, through no fault of the request."""
+
+
+class ConstraintError(HeadraceError):
+    """What constrains a sample's output cannot follow it any further; the sample ends with this error.
+
+    Args:
+        message: Why, in one sentence.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message

@@ -86,6 +86,22 @@ def message(name: str, param: str | None, *messages: object) -> Case:
     return chat(f"message: {name}", param, messages=list(messages))
 
 
+def tool(name: str, **more: object) -> dict[str, object]:
+    return {"type": "function", "function": {"name": name, **more}}
+
+
+def deep(levels: int) -> dict[str, object]:
+    schema: dict[str, object] = {}
+    for _ in range(levels):
+        schema = {"items": schema}
+    return schema
+
+
+def schema_format(**more: object) -> dict[str, object]:
+    named = {"name": "n", "schema": {}, **more}
+    return {"type": "json_schema", "json_schema": {key: value for key, value in named.items() if value is not None}}
+
+
 SYNTAX = [
     Case("empty body", CHAT, b"", None),
     Case("white space", CHAT, b" \n\t ", None),
@@ -117,7 +133,7 @@ SYNTAX = [
         "chat_template_kwargs",
     ),
     raw("very deep template variables", b'"chat_template_kwargs": {"a": ' + b"[" * 50_000 + b"]" * 50_000 + b"}", None),
-    raw("deep tools", b'"tools": ' + b"[" * 300 + b"]" * 300, "tools"),
+    raw("deep tools", b'"tools": ' + b"[" * 300 + b"]" * 300, "tools[0]"),
 ]
 
 NUMBERS = [
@@ -215,14 +231,42 @@ FIELDS = [
     chat("template variables as a list", "chat_template_kwargs", chat_template_kwargs=[]),
     chat("template variable of the request", "chat_template_kwargs.messages", chat_template_kwargs={"messages": []}),
     chat("head and tail", "continue_final_message", add_generation_prompt=True, continue_final_message=True),
-    chat("tools", "tools", tools=[{"type": "function", "function": {"name": "f"}}], code="unsupported_parameter"),
-    chat("tools as a string", "tools", tools="all", code="unsupported_parameter"),
-    chat("tool_choice required", "tool_choice", tool_choice="required", code="unsupported_parameter"),
+    chat("tools as a string", "tools", tools="all"),
+    chat("tool without a name", "tools[0].function.name", tools=[{"type": "function", "function": {}}]),
+    chat("tool with a bad name", "tools[0].function.name", tools=[tool("get weather")]),
+    chat("tool of another kind", "tools[0].type", tools=[{"type": "web_search"}]),
+    chat("two tools of one name", "tools[1].function.name", tools=[tool("f"), tool("f")]),
+    chat("parameters as a list", "tools[0].function.parameters", tools=[tool("f", parameters=[])]),
+    chat("deep parameters", "tools[0].function.parameters", tools=[tool("f", parameters=deep(200))]),
+    chat("tool_choice without tools", "tool_choice", tool_choice="required"),
+    chat("tool_choice of no kind", "tool_choice", tool_choice="any", tools=[tool("f")]),
+    chat(
+        "tool_choice of no tool",
+        "tool_choice.function.name",
+        tools=[tool("f")],
+        tool_choice={"type": "function", "function": {"name": "g"}},
+    ),
+    chat(
+        "tools allowed that are none",
+        "tool_choice.allowed_tools.tools[0].function.name",
+        tools=[tool("f")],
+        tool_choice={"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [tool("g")]}},
+    ),
+    chat("min_tokens of a call", "min_tokens", tools=[tool("f")], tool_choice="required", min_tokens=2),
+    chat("format of no kind", "response_format.type", response_format={"type": "xml"}),
+    chat("schema without a name", "response_format.json_schema.name", response_format=schema_format(name=None)),
+    chat("schema as a string", "response_format.json_schema.schema", response_format=schema_format(schema="x")),
+    chat("two forms", "regex", response_format={"type": "json_object"}, regex="a"),
+    chat("form and ignore_eos", "ignore_eos", choice=["a"], ignore_eos=True),
+    chat("no choice", "choice", choice=[]),
+    chat("empty choice", "choice[0]", choice=[""]),
+    text("two forms of a text", "grammar", regex="a", grammar="start: /a/"),
+    text("min_tokens of a form", "min_tokens", regex="a", min_tokens=1),
     chat("functions", "functions", functions=[{"name": "f"}], code="unsupported_parameter"),
-    chat("JSON mode", "response_format", response_format={"type": "json_object"}, code="unsupported_parameter"),
     chat("audio", "modalities", modalities=["text", "audio"], code="unsupported_parameter"),
     chat("web search", "web_search_options", web_search_options={}, code="unsupported_parameter"),
-    chat("reasoning effort", "reasoning_effort", reasoning_effort="high", code="unsupported_parameter"),
+    chat("reasoning effort of no kind", "reasoning_effort", reasoning_effort="huge"),
+    chat("reasoning effort of a model without", "reasoning_effort", reasoning_effort="high", server=True),
     text("suffix", "suffix", suffix=" the end", code="unsupported_parameter"),
 ]
 

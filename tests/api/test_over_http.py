@@ -123,8 +123,18 @@ QUIET = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too
 
 
 def unsayable(body) -> bool:
-    """Whether a body breaks the one rule between fields that JSON Schema cannot express."""
+    """Whether a body breaks one of the rules between fields that the schema does not express."""
     numbers = body if isinstance(body, dict) else {}
+    tools, form = numbers.get("tools"), numbers.get("response_format")
+    if (isinstance(tools, list) and len(tools) > 1) or isinstance(numbers.get("tool_choice"), dict):
+        return True  # tools of one name, a tool that is none
+    forms = [numbers.get(name) for name in ("regex", "choice", "grammar")]
+    forms.append((isinstance(form, dict) and form.get("type") != "text") or None)
+    given = sum(form is not None for form in forms)
+    must_call = numbers.get("tool_choice") not in (None, "auto", "none")
+    bound = given or must_call
+    if given > 1 or (must_call and not tools) or (bound and (numbers.get("min_tokens") or numbers.get("ignore_eos"))):
+        return True
     low = numbers.get("min_tokens")
     highs = (numbers.get("max_tokens"), numbers.get("max_completion_tokens"))
     return isinstance(low, int | float) and any(isinstance(high, int | float) and low > high for high in highs)

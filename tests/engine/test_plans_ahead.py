@@ -56,9 +56,9 @@ class SpreadingNaN(ByteExecutor):
     NAN = 255
     broken = False
 
-    def _run(self, batch):
+    def _run(self, batch, masks):
         self._bad = set()
-        output = super()._run(batch)
+        output = super()._run(batch, masks)
         bad = [row for row, slot in enumerate(batch.slots.tolist()) if slot in self._bad and batch.sample[row]]
         tokens = output.tokens.copy()
         tokens[bad] = -1
@@ -98,9 +98,9 @@ def test_batches_are_submitted_before_the_tokens_are_known_that_they_take(ahead,
         tokens.append(batch.tokens.tolist())
         return own_submit(batch)
 
-    def take(ticket):
+    def take(ticket, masks):
         calls.append(f"-{ticket.step}")
-        return own_collect(ticket)
+        return own_collect(ticket, masks)
 
     engine.executor.submit, engine.executor.collect = submit, take
     engine.add(request(0, [1, 2], SamplingParams(temperature=0, max_tokens=3)))

@@ -5,6 +5,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from automata import walks
 from byte_executor import VOCAB, ByteExecutor, expected
 from engines import Result, collect, request
 from tier_doubles import Clock, Crew, FakeFiles
@@ -26,6 +27,7 @@ FULL = (True, PageForm.of(1, [(1, 8), (2, 4)]), 0)
 WINDOW = (True, PageForm.of(1, [(3, 4)]), 9)
 OTHER = (True, PageForm.of(1, [(1, 8)]), 14)
 STATE = (False, PageForm.of(1, [(1, 36)]), 0)
+WALKS = walks(VOCAB)
 KINDS = [(FULL,), (FULL, WINDOW), (WINDOW,), (STATE,), (FULL, STATE), (FULL, WINDOW, STATE), (WINDOW, OTHER)]
 
 
@@ -81,10 +83,19 @@ def with_tiers(rng, memory, executor):
     return crew, TieredMemory(memory, store, clock=clock)
 
 
+def stops(params, tokens):
+    """Whether a request ends before its limit, or with it by a stop token or its grammar."""
+    walk = WALKS(params)
+    for token in tokens if walk is not None else ():
+        walk.accept(token)
+    at_stop = bool(tokens) and tokens[-1] in params.stop_token_ids
+    return at_stop or (walk is not None and walk.complete)
+
+
 def judge(name, groups, prompts, results, gone, fault):
     """Every request has the tokens that it would have alone, or was at fault, or was taken back."""
     for number, (text, params) in prompts.items():
-        wanted = expected(groups, text, params.max_tokens)
+        wanted = expected(groups, text, params.max_tokens, WALKS(params))
         ends = [i + 1 for i, token in enumerate(wanted) if token in params.stop_token_ids]
         wanted = wanted[: min(ends, default=None)]
         for index in range(params.n):
@@ -92,8 +103,10 @@ def judge(name, groups, prompts, results, gone, fault):
             failed = result.finish is not None and result.finish.reason == "error"
             part = result.tokens == wanted[: len(result.tokens)] and (number in gone or failed)
             assert result.tokens == wanted or part, where
+            ended = result.finish is not None and not failed
+            assert not ended or (result.finish.reason == "stop") == stops(params, wanted), where
             assert not failed or POISON in text + wanted or fault.alone, f"{where} failed without cause"
-            assert number in gone or failed or POISON not in text, f"{where} should have failed"
+            assert number in gone or failed or POISON not in text or not wanted, f"{where} should have failed"
 
 
 def watch_preemptions(roster):
@@ -129,7 +142,10 @@ def mix(seed, prefix_cache):
     executor = ByteExecutor(memory, slots, context, rng.randint(0, 1), Faults(rng, rng.choice([0, 0, 0.02])))
     limits = SchedulerLimits(slots, step, None, rng.choice(["fcfs", "fcfs", *POLICIES]))
     crew, tiers = with_tiers(rng, memory, executor) if prefix_cache and rng.random() < 0.5 else (Crew(), None)
-    engine = Engine(spec, executor, memory, limits, tiers, context_length=context, constraint_for=lambda params: None)
+    jump = rng.random() < 0.8
+    engine = Engine(
+        spec, executor, memory, limits, tiers, context_length=context, constraint_for=WALKS, jump_forward=jump
+    )
     watch_preemptions(engine.scheduler.roster)
     seen, prompts, results, gone = [[1, 2, 3]], {}, {}, set()
     todo = rng.randint(2, 12)
@@ -142,8 +158,11 @@ def mix(seed, prefix_cache):
             number = len(prompts)
             if rng.random() < 0.05:
                 text[rng.randrange(len(text))] = POISON
-            stops = rng.sample(range(VOCAB), rng.choice([0, 0, 20]))
-            params = SamplingParams(temperature=0, max_tokens=count, stop_token_ids=stops, n=rng.choice([1, 1, 3]))
+            ends = rng.sample(range(VOCAB), rng.choice([0, 0, 20]))
+            grammar = rng.choice([None, f"{rng.randrange(50)} {rng.choice([0, 0, 3, 30])}"])
+            params = SamplingParams(
+                temperature=0, max_tokens=count, stop_token_ids=ends, n=rng.choice([1, 1, 3]), grammar=grammar
+            )
             prompts[number] = text, params
             about = {"priority": rng.randint(0, 1), "tenant": rng.choice("ab"), "deadline": rng.choice([None, 1e12])}
             collect(engine, results, engine.add(request(number, text, params, **about)))
@@ -176,6 +195,7 @@ def mix(seed, prefix_cache):
 def no_waiting(monkeypatch):
     """For transfers that end only when a test says so."""
     monkeypatch.setattr("headrace.engine.engine.TRANSFER_WAIT", 0.0)
+    monkeypatch.setattr("headrace.engine.engine.CONSTRAINT_WAIT", 0.0)
 
 
 @pytest.mark.parametrize("prefix_cache", [True, False])

@@ -51,16 +51,16 @@ def pool(request):
         yield made
 
 
-def compare(pool, library, vocab, chosen, kind, seed, steps=2):
-    """Draw some steps with both; every token, report and count is equal."""
+def compare(pool, library, vocab, chosen, kind, seed, masks=({}, {})):
+    """Draw some steps with both, each with its masks; every token, report and count is equal."""
     ours, theirs = cases.opened(chosen, vocab), cases.opened(chosen, vocab)
     sampler = NativeSampler(pool, ours, len(chosen), vocab, library)
     slots = list(range(len(chosen)))
-    for step in range(steps):
+    for step, given_masks in enumerate(masks):
         logits = cases.rows_of_logits(kind, len(chosen), vocab, seed + step)
         positions = np.full(len(chosen), 6 + step)
-        tokens, reports = cases.expected(theirs, slots, logits, positions)
-        got = sampler.draw(slots, logits, positions)
+        tokens, reports = cases.expected(theirs, slots, logits, positions, given_masks)
+        got = sampler.draw(slots, logits, positions, given_masks)
         assert got.tokens.tolist() == tokens
         assert [cases.plain(x) for x in got.logprobs] == [cases.plain(x) for x in reports]
     for slot in slots:
@@ -70,12 +70,19 @@ def compare(pool, library, vocab, chosen, kind, seed, steps=2):
             np.testing.assert_array_equal(ours[slot].counts.seen, theirs[slot].counts.seen)
 
 
+def masked_rows(data, vocab, rows):
+    """Masks by row."""
+    drawn = [data.draw(cases.masks(vocab)) for _ in range(rows)]
+    return {i: mask for i, mask in enumerate(drawn) if mask is not None}
+
+
 @settings(max_examples=120, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(data=st.data())
 def test_equals_the_reference(pool, library, data):
     vocab = data.draw(st.sampled_from(VOCABS))
     chosen = data.draw(st.lists(cases.samplings(vocab), min_size=1, max_size=4))
-    compare(pool, library, vocab, chosen, data.draw(st.sampled_from(cases.KINDS)), data.draw(st.integers(0, 2**32)))
+    kind, seed = data.draw(st.sampled_from(cases.KINDS)), data.draw(st.integers(0, 2**32))
+    compare(pool, library, vocab, chosen, kind, seed, [masked_rows(data, vocab, len(chosen)) for _ in range(3)])
 
 
 @settings(max_examples=6, deadline=None)
@@ -83,7 +90,7 @@ def test_equals_the_reference(pool, library, data):
 def test_equals_the_reference_on_a_real_vocabulary(pool, library, data):
     chosen = data.draw(st.lists(cases.samplings(49_152), min_size=2, max_size=2))
     kind = data.draw(st.sampled_from(["normal", "flat", "ties", "holes", "equal"]))
-    compare(pool, library, 49_152, chosen, kind, data.draw(st.integers(0, 2**32)), steps=1)
+    compare(pool, library, 49_152, chosen, kind, data.draw(st.integers(0, 2**32)), [masked_rows(data, 49_152, 2)])
 
 
 @pytest.mark.parametrize("top_p", [0.1, 0.9, 0.999])
@@ -91,7 +98,7 @@ def test_equals_the_reference_on_a_real_vocabulary(pool, library, data):
 def test_large_vocabulary(pool, library, kind, top_p):
     """Nuclei of a few tokens and of 200,000."""
     chosen = [SlotSampling(top_p=top_p, seed=5), SlotSampling(top_k=70_000, seed=6, logprobs=3)]
-    compare(pool, library, 200_000, chosen, kind, 1, steps=1)
+    compare(pool, library, 200_000, chosen, kind, 1, masks=[{}])
 
 
 PROBES = """
@@ -138,15 +145,21 @@ def test_weights(probes, temperature):
 
 
 @settings(max_examples=60, deadline=None)
-@given(sampling=cases.samplings(70), output=st.lists(st.integers(60, 69), max_size=300), seed=st.integers(0, 2**32))
-def test_adjusted_logits(probes, sampling, output, seed):
+@given(
+    sampling=cases.samplings(70),
+    output=st.lists(st.integers(60, 69), max_size=300),
+    seed=st.integers(0, 2**32),
+    mask=cases.masks(70),
+)
+def test_adjusted_logits(probes, sampling, output, seed, mask):
     state = cases.opened([sampling], 70, [1, 2, *output], 2)[0]
     row, _ = settings_row(state, 70)
     row["position"] = 2 + len(output)
+    row["mask"] = 0 if mask is None else mask.ctypes.data
     (x,) = cases.rows_of_logits("normal", 1, 70, seed)
     got = np.empty_like(x)
     probes.adjusted(row.ctypes.data, x.ctypes.data, 70, got.ctypes.data)
-    np.testing.assert_array_equal(got, _adjust(x, sampling, state.counts, len(output)))
+    np.testing.assert_array_equal(got, _adjust(x, sampling, state.counts, len(output), mask))
 
 
 def test_a_row_depends_on_nothing_but_itself(library):
@@ -219,12 +232,14 @@ def test_what_is_kept_from_draw_to_draw_is_not_used_for_another(pool, library):
     memory = [held[:, :vocab].copy(), held[:, :vocab], held[:, vocab:].astype(np.float64), held[:, vocab:].copy()]
     views = [[logits[:n] for n in range(4)] for logits in memory]  # given again: the same objects, with other numbers
     orders = ([0, 1, 2], [0, 1, 2], [2], [1], [2, 0, 1], [0, 1])
+    masks = itertools.cycle([{}, {0: cases.mask_of([7, 299], vocab)}, {1: cases.mask_of([31, 32, 64], vocab)}, {}])
     for at, (some, slots) in enumerate(itertools.product(views, orders)):
         some[3][:] = np.roll(some[3], 7, axis=1)
         positions = np.arange(6 + at, 6 + at + len(slots))
         given = some[len(slots)]
-        tokens, reports = cases.expected(theirs, slots, given.astype(np.float32), positions)
-        got = sampler.draw(slots, given, positions)
+        allowed = {i: mask for i, mask in next(masks).items() if i < len(slots)}
+        tokens, reports = cases.expected(theirs, slots, given.astype(np.float32), positions, allowed)
+        got = sampler.draw(slots, given, positions, allowed)
         assert got.tokens.tolist() == tokens
         assert [cases.plain(x) for x in got.logprobs] == [cases.plain(x) for x in reports]
         if at % 4 == 3:
@@ -264,6 +279,15 @@ def test_settings_that_native_code_must_not_see(pool, library, wrong, field):
     sampler = NativeSampler(pool, cases.opened([SlotSampling(**wrong)], 50), 1, 50, library)
     with pytest.raises(InvalidInput, match=field):
         sampler.draw([0], np.zeros((1, 50), np.float32), np.array([0]))
+
+
+@pytest.mark.parametrize(
+    "mask", [np.zeros(1, np.uint32), np.zeros(3, np.uint32), np.zeros(2, np.int32), np.zeros(4, np.uint32)[::2]]
+)
+def test_a_mask_that_native_code_must_not_see(pool, library, mask):
+    sampler = NativeSampler(pool, cases.opened([SlotSampling()], 50), 1, 50, library)
+    with pytest.raises(InvalidInput, match="mask"):
+        sampler.draw([0], np.zeros((1, 50), np.float32), np.array([6]), {0: mask})
 
 
 def test_shapes_are_checked(pool, library):
@@ -339,6 +363,8 @@ def sandbox_case(pool, library, vocab, chosen, logits):
             state.counts.output, state.counts.seen = moved(state.counts.output), moved(state.counts.seen)
         rows[i], _ = settings_row(state, vocab, blob.ctypes.data)
     rows["position"] = 6
+    for i in range(0, len(chosen), 2):
+        rows[i]["mask"] = moved(cases.mask_of(range(0, vocab, 1 + i), vocab)).ctypes.data - blob.ctypes.data
     results = np.zeros(len(chosen), RESULT)
     tokens, values = np.zeros((len(chosen), width), np.int32), np.zeros((len(chosen), width), np.float32)
     scratch = np.zeros(scratch_bytes(library, vocab) * pool.threads, np.uint8)

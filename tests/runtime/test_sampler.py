@@ -5,6 +5,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from sampling import mask_of
 from transformers.generation import logits_process as hf
 
 from headrace.runtime.batch import SlotSampling
@@ -134,6 +135,28 @@ def test_logprobs_equal_log_softmax(logits, token, top):
 def test_logits_without_a_token_are_an_error(value):
     with pytest.raises(ValueError, match="not finite"):
         sample(np.full(VOCAB, value, np.float32), SlotSampling(), None, position=0, output_length=0)
+
+
+@given(logit_rows, st.sets(st.integers(0, VOCAB - 1), min_size=1, max_size=40), st.sampled_from([0.0, 1.0]))
+def test_a_mask_leaves_the_distribution_of_what_is_allowed(logits, tokens, temperature):
+    """The same draw as from the allowed tokens' own logits: those are in the order of their ids."""
+    mask, allowed = mask_of(tokens, VOCAB), sorted(tokens)
+    sampling = SlotSampling(temperature=temperature, top_k=20, top_p=0.9, min_p=0.01, seed=4)
+    for position in range(10):
+        drawn = sample(logits, sampling, None, position=position, output_length=0, mask=mask)
+        assert drawn == allowed[sample(logits[allowed], sampling, None, position=position, output_length=0)]
+
+
+def test_a_mask_comes_before_bias_and_beside_the_minimum_length():
+    bias = {"bias_tokens": np.array([5], np.int32), "bias_values": np.array([100], np.float32)}
+    sampling = SlotSampling(temperature=0, suppress=np.array([7], np.int32), min_tokens=2, **bias)
+    where = {"position": 9, "mask": mask_of([3, 7], VOCAB)}
+    logits = np.arange(VOCAB, dtype=np.float32)
+    assert sample(logits, sampling, None, output_length=1, **where) == 3
+    assert sample(logits, sampling, None, output_length=2, **where) == 7
+    for tokens in ([], [7]):
+        with pytest.raises(ValueError, match="masked"):
+            sample(logits, sampling, None, position=9, output_length=1, mask=mask_of(tokens, VOCAB))
 
 
 def test_ties_go_to_the_smallest_id():

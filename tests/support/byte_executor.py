@@ -8,7 +8,8 @@ import numpy as np
 
 from headrace.memory.commands import POISON, carry_out
 from headrace.memory.state_memory import READ, WRITE
-from headrace.runtime.batch import BatchQueue, StepOutput
+from headrace.runtime.batch import NO_MASKS, BatchQueue, StepOutput
+from headrace.runtime.sampler import allowed_tokens
 from headrace.runtime.slots import SlotTable
 
 VOCAB = 200
@@ -31,10 +32,24 @@ def next_token(groups, tokens):
     return of_tokens([part % VOCAB for part in parts]) % VOCAB
 
 
-def expected(groups, prompt, count):
+def nearest(token, mask):
+    """The first allowed token from this one on, and from the start behind the last."""
+    if mask is None:
+        return token
+    allowed = np.flatnonzero(allowed_tokens(mask, VOCAB))
+    return int(allowed[np.searchsorted(allowed, token) % len(allowed)])
+
+
+def expected(groups, prompt, count, constraint=None):
+    """What follows from a prompt, as far as a constraint goes."""
     tokens = list(prompt)
     for _ in range(count):
-        tokens.append(next_token(groups, tokens))
+        if constraint is not None and constraint.complete:
+            break
+        mask = None if constraint is None else constraint.allowed()
+        tokens.append(nearest(next_token(groups, tokens), mask))
+        if constraint is not None:
+            constraint.accept(tokens[-1])
     return tokens[len(prompt) :]
 
 
@@ -62,21 +77,21 @@ class ByteExecutor:
     def submit(self, batch):
         return self._queue.put(batch)
 
-    def collect(self, ticket):
+    def collect(self, ticket, masks=NO_MASKS):
         try:
-            return self._run(self._queue.take(ticket))
+            return self._run(self._queue.take(ticket), masks)
         except Exception:
             self._queue.clear()
             raise
 
-    def _run(self, batch):
+    def _run(self, batch, masks):
         carry_out(batch.commands, self.forms, self.tables, self.buffer)
         self.slots.apply(batch)
         tokens, drawn = self.slots.resolve(batch).tolist(), []
         self.fault(batch, tokens)
         for row, slot in enumerate(batch.slots.tolist()):
             begin, end = int(batch.offsets[row]), int(batch.offsets[row + 1])
-            found = self._row(slot, int(batch.starts[row]), tokens[begin:end])
+            found = nearest(self._row(slot, int(batch.starts[row]), tokens[begin:end]), masks.get(row))
             drawn.append(found if batch.sample[row] else -1)
             if batch.sample[row]:
                 self.slots.last_tokens[slot] = found

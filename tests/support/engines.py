@@ -9,6 +9,7 @@ from headrace.engine.messages import Generate
 from headrace.engine.sampling_params import SamplingParams
 from headrace.fleet.assembly import build_engine
 from headrace.fleet.options import EngineOptions
+from headrace.runtime.batch import NO_MASKS
 
 DEFAULTS: dict = {}  # options of every engine, for tests that run on several executors
 GREEDY = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True)
@@ -83,11 +84,11 @@ def record_logits(engine):
         sequence = slots[slot]
         seen[sequence.request, sequence.index, position] = logits.copy()
 
-    def collect(ticket):
+    def collect(ticket, masks=NO_MASKS):
         # Steps are planned ahead: whose slot it is when the batch runs is what counted when it was planned.
         rows, batch = following[ticket.step]
         slots.update(zip(batch.slots.tolist(), (sequence for sequence, _ in rows), strict=True))
-        return own(ticket)
+        return own(ticket, masks)
 
     def plan(step):
         planned = own_plan(step)
@@ -98,14 +99,14 @@ def record_logits(engine):
     slots, following, own_plan = {}, {}, engine.scheduler.plan
     engine.executor.collect, engine.scheduler.plan = collect, plan
 
-    def spy(slot, logits, position):
+    def spy(slot, logits, position, *mask):
         note(slot, logits, position)
-        return draw(slot, logits, position)
+        return draw(slot, logits, position, *mask)
 
-    def spy_on_rows(slots, logits, positions):
+    def spy_on_rows(slots, logits, positions, *masks):
         for row in zip(slots, logits, positions.tolist(), strict=True):
             note(*row)
-        return draw(slots, logits, positions)
+        return draw(slots, logits, positions, *masks)
 
     native = hasattr(engine.executor, "sampler")
     owner = engine.executor.sampler if native else engine.executor.slots

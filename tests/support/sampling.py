@@ -3,7 +3,7 @@
 import numpy as np
 from hypothesis import strategies as st
 
-from headrace.runtime.batch import Batch, SlotOpen, SlotSampling
+from headrace.runtime.batch import NO_MASKS, Batch, SlotOpen, SlotSampling, mask_words
 from headrace.runtime.sampler import NotFinite
 from headrace.runtime.slots import SlotTable
 
@@ -65,6 +65,26 @@ def samplings(draw, vocab):
     )
 
 
+def mask_of(tokens, vocab):
+    """The mask that allows these tokens."""
+    bits = np.zeros(mask_words(vocab) * 32, np.uint8)
+    bits[list(tokens)] = 1
+    return np.packbits(bits, bitorder="little").view(np.uint32)
+
+
+@st.composite
+def masks(draw, vocab):
+    """A mask, or None: for one token, few, most, all, or none of them."""
+    kind = draw(st.sampled_from(["free", "one", "few", "most", "all", "none"]))
+    if kind == "free":
+        return None
+    if kind in ("one", "none"):
+        return mask_of([draw(st.integers(0, vocab - 1))] if kind == "one" else [], vocab)
+    share = {"few": 0.05, "most": 0.9, "all": 1.0}[kind]
+    chosen = np.random.default_rng(draw(st.integers(0, 2**32))).random(vocab) < share
+    return mask_of(np.flatnonzero(chosen), vocab)
+
+
 def opened(settings_, vocab, tokens=None, prompt_length=None):
     """Slots 0, 1, ... with these settings, after some tokens."""
     table = SlotTable(len(settings_), [4], vocab)
@@ -80,13 +100,13 @@ def opening(opens):
     return Batch(1, tuple(opens), (), NO_INTS, NO_INTS, NO_INTS, NO_INTS, NO_INTS.astype(bool))
 
 
-def expected(table, slots, logits, positions):
+def expected(table, slots, logits, positions, masks=NO_MASKS):
     """What the reference draws: tokens, -1 where it refuses, and reports."""
     tokens, reports = [], []
-    for slot, row, position in zip(slots, logits, positions, strict=True):
+    for i, (slot, row, position) in enumerate(zip(slots, logits, positions, strict=True)):
         try:
             with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-                token, report = table.draw(slot, row, int(position))
+                token, report = table.draw(slot, row, int(position), masks.get(i))
         except NotFinite:
             token, report = -1, None
         tokens.append(token)

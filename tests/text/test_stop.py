@@ -9,9 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headrace.engine.constraint import ConstraintFactory
 from headrace.engine.sampling_params import SamplingParams
-from headrace.text import MessageStream, StopMatcher, StopStringConstraint, Tokenizer, stop_constraint_factory
+from headrace.text import MessageStream, StopMatcher, StopWatch, Tokenizer
+from headrace.text.constraint import ConstraintMaker
+from headrace.text.formats.catalog import formats
 
 quick = settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
 letters = st.text("ab", max_size=8)
@@ -92,6 +93,7 @@ def test_engine_and_gateway_agree(tokenizer: Tokenizer):
     tokens = st.lists(st.integers(0, tokenizer.vocab_size - 1), max_size=25)
     words = st.lists(st.sampled_from(["the", " dog", "é", "中", "🦄", "\n", " ", "<|im_end|>", "s."]), max_size=12)
     output = tokens | words.map(lambda w: tokenizer.encode("".join(w), add_special_tokens=False))
+    make = ConstraintMaker(tokenizer, tokenizer.vocab_size, formats()["generic"])
 
     @quick
     @given(output, st.data(), st.booleans(), st.booleans(), st.integers(0, 5))
@@ -106,7 +108,6 @@ def test_engine_and_gateway_agree(tokenizer: Tokenizer):
             skip_special_tokens=skip,
             include_stop_str_in_output=include,
         )
-        make: ConstraintFactory = stop_constraint_factory(tokenizer)
         constraint = make(params)
         assert (constraint is None) == (not stop)
         ended, at = None, len(tokens)
@@ -158,7 +159,7 @@ def test_text_before_a_stop_string_inside_a_token_is_kept(byte_level: Tokenizer)
 def test_min_tokens_counts_the_completing_token(byte_level: Tokenizer):
     tokens = spell(byte_level, "a", "b", "a", "b")
     for min_tokens, expected in [(0, 2), (1, 2), (2, 4), (3, 4), (4, None)]:
-        constraint = StopStringConstraint(byte_level, ["ab"], min_tokens)
+        constraint = StopWatch(MessageStream(byte_level, stop=["ab"], min_tokens=min_tokens))
         ends = [i + 1 for i, token in enumerate(tokens) if constraint.accept(token)]
         assert (ends[0] if ends else None) == expected
 
@@ -181,5 +182,6 @@ def test_a_stop_string_across_a_split_character(byte_level: Tokenizer):
 def test_control_tokens_are_matched_only_when_shown(byte_level: Tokenizer):
     end = byte_level.token_id("<|im_end|>")
     assert end is not None
-    assert StopStringConstraint(byte_level, ["<|im_end|>"], skip_special_tokens=True).accept(end) is None
-    assert StopStringConstraint(byte_level, ["<|im_end|>"], skip_special_tokens=False).accept(end) == "<|im_end|>"
+    for skip, ended in ((True, None), (False, "<|im_end|>")):
+        watch = StopWatch(MessageStream(byte_level, stop=["<|im_end|>"], skip_special_tokens=skip))
+        assert watch.accept(end) == ended

@@ -17,8 +17,9 @@ from headrace.api.fields import (
     refused,
 )
 from headrace.api.messages import Message, TextContent, template_messages
+from headrace.api.tools import MAX_TOOLS, FunctionTool, ResponseFormat, ToolChoiceField
 
-_NO_TOOLS = "Tool calls are not supported yet: "
+ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 
 
 class Prediction(Request, frozen=True):
@@ -81,25 +82,29 @@ class ChatRequest(SamplingFields, frozen=True, kw_only=True):
     prompt_cache_retention: Annotated[
         Literal["in_memory", "in-memory", "24h"] | None, Meta(description="Accepted; prefixes are cached anyway.")
     ] = None
-    parallel_tool_calls: Annotated[bool | None, Meta(description="Accepted; no effect without tools.")] = None
     prediction: Annotated[Prediction | None, Meta(description="Accepted, not used: it never changes the answer.")] = (
         None
     )
 
-    tools: Annotated[Any, refused([None, []], _NO_TOOLS + "leave tools out or send [].")] = None
-    tool_choice: Annotated[Any, refused([None, "none", "auto"], _NO_TOOLS + 'tool_choice may be "none" or "auto".')] = (
-        None
-    )
-    functions: Annotated[Any, refused([None, []], _NO_TOOLS + "leave functions out or send [].")] = None
-    function_call: Annotated[
-        Any, refused([None, "none", "auto"], _NO_TOOLS + 'function_call may be "none" or "auto".')
+    tools: Annotated[
+        Annotated[list[FunctionTool], Meta(max_length=MAX_TOOLS)] | None,
+        Meta(description="Functions that the model may call."),
     ] = None
-    response_format: Annotated[
-        Any,
-        refused(
-            [None, {"type": "text"}],
-            'Constrained output is not supported yet: response_format may be {"type": "text"}.',
+    tool_choice: Annotated[
+        ToolChoiceField | None,
+        Meta(
+            description='"auto": the model decides, the default; "none"; "required": at least one; or one by name, or '
+            "some that are allowed."
         ),
+    ] = None
+    parallel_tool_calls: Annotated[
+        bool | None, Meta(description="Several tools may be called in one answer. Default true.")
+    ] = None
+    functions: Annotated[Any, refused([None, []], "Functions are tools now: use tools.")] = None
+    function_call: Annotated[Any, refused([None, "none", "auto"], "Use tool_choice.")] = None
+    response_format: Annotated[
+        ResponseFormat | None,
+        Meta(description="What the answer must look like; enforced while it is generated, or refused."),
     ] = None
     modalities: Annotated[Any, refused([None, ["text"]], 'Answers are text: modalities may be ["text"].')] = None
     audio: Annotated[Any, refused([None], "Answers are text: leave audio out.")] = None
@@ -108,12 +113,8 @@ class ChatRequest(SamplingFields, frozen=True, kw_only=True):
         Any, refused([None], "There is no web search here: leave web_search_options out.")
     ] = None
     reasoning_effort: Annotated[
-        Any,
-        refused(
-            [None, "none"],
-            "This model has no reasoning effort to set: leave reasoning_effort out, or use chat_template_kwargs "
-            "where its template has such a variable.",
-        ),
+        ReasoningEffort | None,
+        Meta(description="How long the model is to reason, where its chat template lets it be told; none: not at all."),
     ] = None
     verbosity: Annotated[
         Any, refused([None, "medium"], 'Verbosity cannot be set: leave verbosity out or send "medium".')

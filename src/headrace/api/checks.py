@@ -22,8 +22,10 @@ from headrace.api.fields import (
 )
 from headrace.api.messages import AssistantMessage, Message
 from headrace.api.tokenize import DetokenizeRequest, TokenizeRequest
+from headrace.api.tools import AllowedTools, NamedTool, TextFormat
 
 MAX_TEMPLATE_DEPTH = 32
+MAX_SCHEMA_DEPTH = 128
 _TOKEN_KEY = re.compile(LOGIT_BIAS_KEY.replace("$", r"\Z"))
 
 
@@ -53,6 +55,46 @@ def _check_chat(request: ChatRequest) -> None:
     if request.top_logprobs is not None and not request.logprobs:
         raise bad_request("top_logprobs needs logprobs: true.", param="top_logprobs")
     _check_lengths(request.min_tokens, both[1] if both[0] is None else both[0])
+    _check_tools(request)
+    _check_forms(request, [] if isinstance(request.response_format, TextFormat | None) else ["response_format"])
+
+
+def _check_tools(request: ChatRequest) -> None:
+    names = [tool.function.name for tool in request.tools or ()]
+    for i, name in enumerate(names):
+        if name in names[:i]:
+            raise bad_request(f"Two tools are called {name!r}.", param=f"tools[{i}].function.name")
+    for i, tool in enumerate(request.tools or ()):
+        if tool.function.parameters is not None and _deeper_than(tool.function.parameters, MAX_SCHEMA_DEPTH):
+            param = f"tools[{i}].function.parameters"
+            raise bad_request(f"The schema is nested more than {MAX_SCHEMA_DEPTH} deep.", param=param)
+    choice = request.tool_choice
+    if choice is None or choice == "none" or (choice == "auto" and request.tools is None):
+        return
+    if not names and choice != "auto":
+        raise bad_request("tool_choice asks for a tool, and there are no tools.", param="tool_choice")
+    wanted = []
+    if isinstance(choice, NamedTool):
+        wanted = [("tool_choice.function.name", choice.function.name)]
+    elif isinstance(choice, AllowedTools):
+        listed = enumerate(choice.allowed_tools.tools)
+        wanted = [(f"tool_choice.allowed_tools.tools[{i}].function.name", tool.function.name) for i, tool in listed]
+    for param, name in wanted:
+        if name not in names:
+            raise bad_request(f"There is no tool {name[:128]!r} among the tools.", param=param)
+
+
+def _check_forms(request: SamplingFields, others: list[str]) -> None:
+    """At most one thing may say what the answer looks like, and then the answer ends where that does."""
+    given = [*others, *(name for name in ("regex", "choice", "grammar") if getattr(request, name) is not None)]
+    if len(given) > 1:
+        raise bad_request(f"{given[0]} and {given[1]} exclude each other.", param=given[1])
+    must_call = isinstance(request, ChatRequest) and request.tool_choice not in (None, "auto", "none")
+    if given or must_call:
+        for name in ("min_tokens", "ignore_eos"):
+            if getattr(request, name):
+                why = "the answer ends where what is asked of it is complete"
+                raise bad_request(f"{name} cannot be combined with {(given or ['tool_choice'])[0]}: {why}.", param=name)
 
 
 def _check_completion(request: CompletionRequest) -> None:
@@ -64,6 +106,7 @@ def _check_completion(request: CompletionRequest) -> None:
             "best_of", "Choosing among more candidates than are returned is not supported: best_of must equal n."
         )
     _check_lengths(request.min_tokens, request.max_tokens)
+    _check_forms(request, [])
 
 
 def _check_tokenize(request: TokenizeRequest) -> None:

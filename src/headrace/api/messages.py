@@ -98,13 +98,18 @@ class CustomToolCall(Request, frozen=True, tag_field="type", tag="custom"):
 
 
 class AssistantMessage(Request, frozen=True, tag_field="role", tag="assistant"):
-    """An earlier answer. Content is required unless there are tool calls."""
+    """An earlier answer. Content is required unless there are tool calls.
+
+    ``reasoning_content``, or ``reasoning`` as others call it, is shown to models whose chat template wants it.
+    """
 
     content: str | Annotated[list[AssistantTextPart | RefusalPart], Meta(min_length=1)] | None = None
     name: str | None = None
     refusal: str | None = None
     tool_calls: list[FunctionToolCall | CustomToolCall] | None = None
     function_call: FunctionCall | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
     audio: Annotated[Any, refused([None], "Audio is not supported: leave audio out.")] = None
 
 
@@ -154,6 +159,9 @@ def _plain(message: Message, developer_as: str) -> dict[str, Any]:
             plain["content"] = message.refusal
         if message.tool_calls:
             plain["tool_calls"] = [_plain_call(call) for call in message.tool_calls]
+        reasoning = message.reasoning if message.reasoning_content is None else message.reasoning_content
+        if reasoning is not None:
+            plain["reasoning_content"] = reasoning
         if message.function_call is not None:
             plain["function_call"] = _plain_function(message.function_call)
     return plain

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -22,7 +23,7 @@ from headrace.api.tokenize import DetokenizeRequest, TokenizeRequest
 MAX_UNKNOWN_FIELDS = 32
 _LONGEST_HEADER = 2000
 _EXACT = 2.0**53
-_FREE_FORM = ("chat_template_kwargs",)
+_FREE_FORM = ("chat_template_kwargs", "parameters", "schema", "input_schema")
 _LONGEST_DIAGNOSED = 1 << 18
 # JSON has one kind of number, and JSON Schema calls 2.0 an integer; some clients write integers so.
 _WHOLE = re.compile(r"Expected `[^`]*\bint\b[^`]*`, got `float`")
@@ -45,8 +46,13 @@ class Parsed(msgspec.Struct, Generic[R], frozen=True):
 
     @property
     def warning_header(self) -> str | None:
-        """The value of ``X-Headrace-Warning``, at most 2,000 characters; None: no header."""
-        return " ".join(self.warnings)[:_LONGEST_HEADER] or None
+        """The value of ``X-Headrace-Warning``; None: no header."""
+        return warning_header(self.warnings)
+
+
+def warning_header(warnings: Sequence[str]) -> str | None:
+    """The value of ``X-Headrace-Warning``, printable ASCII and at most 2,000 characters; None: no header."""
+    return _header_safe(" ".join(warnings))[:_LONGEST_HEADER] or None
 
 
 def parse_chat(body: bytes, *, lenient: bool = False) -> Parsed[ChatRequest]:

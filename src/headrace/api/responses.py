@@ -14,7 +14,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-FinishReason = Literal["stop", "length"]
+FinishReason = Literal["stop", "length", "tool_calls"]
 LEAST_LOGPROB = -9999.0
 
 
@@ -24,6 +24,12 @@ class PromptTokensDetails(msgspec.Struct, frozen=True):
     cached_tokens: int = 0
 
 
+class CompletionTokensDetails(msgspec.Struct, frozen=True):
+    """Of the answer's tokens, how many were reasoning."""
+
+    reasoning_tokens: int = 0
+
+
 class Usage(msgspec.Struct, frozen=True):
     """Token counts of a request, over all its choices."""
 
@@ -31,12 +37,14 @@ class Usage(msgspec.Struct, frozen=True):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails = PromptTokensDetails()
+    completion_tokens_details: CompletionTokensDetails = CompletionTokensDetails()
 
 
-def usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0) -> Usage:
+def usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0, reasoning_tokens: int = 0) -> Usage:
     """Token counts, added up."""
-    details = PromptTokensDetails(cached_tokens)
-    return Usage(prompt_tokens, completion_tokens, prompt_tokens + completion_tokens, details)
+    total = prompt_tokens + completion_tokens
+    cached, reasoning = PromptTokensDetails(cached_tokens), CompletionTokensDetails(reasoning_tokens)
+    return Usage(prompt_tokens, completion_tokens, total, cached, reasoning)
 
 
 class Stamps(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,12 +142,44 @@ class CompletionLogprobs(msgspec.Struct, frozen=True):
     text_offset: list[int]
 
 
-class AnswerMessage(msgspec.Struct, frozen=True):
-    """The answer."""
+class CalledFunction(msgspec.Struct, frozen=True):
+    """A function and its arguments, a JSON object as text."""
+
+    name: str
+    arguments: str
+
+
+class CalledTool(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool that the model calls; a tool message answers to its id."""
+
+    id: str
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+
+class CalledToolDelta(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool that the model calls, in a stream: calls arrive whole. ``index`` counts the calls of an answer."""
+
+    index: int
+    id: str
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+
+class AnswerMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer.
+
+    ``content`` is null where there are calls and nothing else. ``reasoning_content`` is what the model wrote before,
+    between the marks of its reasoning. ``malformed_tool_calls`` counts what began as a call and was none; its text is
+    in the content.
+    """
 
     role: Literal["assistant"] = "assistant"
     content: str | None = ""
     refusal: None = None
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[CalledTool] | UnsetType = UNSET
+    malformed_tool_calls: int | UnsetType = UNSET
 
 
 class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
@@ -172,6 +212,8 @@ class Delta(msgspec.Struct, frozen=True):
 
     role: Literal["assistant"] | UnsetType = UNSET
     content: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[CalledToolDelta] | UnsetType = UNSET
 
 
 class ChunkChoice(msgspec.Struct, frozen=True, kw_only=True):

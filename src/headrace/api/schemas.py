@@ -1,7 +1,9 @@
 """The JSON schemas of requests and answers: what msgspec derives from the types, plus the rules of ``checks``.
 
 Whoever adds a rule to ``checks`` states it here too, so that the published schema refuses what the server refuses.
-What JSON Schema cannot say stays unsaid: that min_tokens is at most max_tokens, and how deep template variables may be.
+What JSON Schema cannot say stays unsaid: that min_tokens is at most max_tokens, how deep template variables and schemas
+may be, that tools have different names, that the tools of tool_choice are among them, and that response_format, regex,
+choice and grammar exclude each other (with so many alternatives tools that generate from a schema give up).
 """
 
 from __future__ import annotations

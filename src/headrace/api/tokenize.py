@@ -8,6 +8,7 @@ from msgspec import Meta
 
 from headrace.api.fields import Request, TokenId
 from headrace.api.messages import Message, template_messages
+from headrace.api.tools import MAX_TOOLS, FunctionTool
 
 
 class TokenizeRequest(Request, frozen=True):
@@ -30,6 +31,10 @@ class TokenizeRequest(Request, frozen=True):
     ] = None
     continue_final_message: Annotated[bool | None, Meta(description="For messages.")] = None
     chat_template_kwargs: Annotated[dict[str, Any] | None, Meta(description="Variables for the chat template.")] = None
+    tools: Annotated[
+        Annotated[list[FunctionTool], Meta(max_length=MAX_TOOLS)] | None,
+        Meta(description="For messages. Functions that the model may call."),
+    ] = None
 
     @property
     def special_tokens(self) -> bool:

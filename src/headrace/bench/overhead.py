@@ -15,6 +15,7 @@ import gc
 import queue
 import threading
 import time
+from collections.abc import Mapping
 
 import msgspec
 import numpy as np
@@ -30,7 +31,7 @@ from headrace.fleet.options import EngineOptions
 from headrace.memory.page_form import PageForm
 from headrace.memory.state_memory import MemoryGroup, StateMemory
 from headrace.models.spec import ModelSpec
-from headrace.runtime.batch import Batch, Executor, StepOutput, Ticket, decode_batch
+from headrace.runtime.batch import NO_MASKS, Batch, Executor, Mask, StepOutput, Ticket, decode_batch
 from headrace.runtime.state_layout import PAGE_TOKENS
 
 Seconds = npt.NDArray[np.float64]
@@ -96,7 +97,7 @@ class AsideExecutor:
             self._done.put(_drawn(batch, 0.0))
         return Ticket(batch.step)
 
-    def collect(self, ticket: Ticket) -> StepOutput:
+    def collect(self, ticket: Ticket, masks: Mapping[int, Mask] = NO_MASKS) -> StepOutput:
         """Wait for the oldest batch."""
         return self._done.get()
 

@@ -127,6 +127,12 @@ def serve(
         float, typer.Option(min=0, help="Seconds that running requests get when the server is ended.")
     ] = 30.0,
     log_format: Annotated[LogFormat, typer.Option(help="Style of the log on standard error.")] = LogFormat.text,
+    tool_format: Annotated[
+        str | None,
+        typer.Option(
+            help="How the model writes tool calls: a format's name or file; by default as its template shows."
+        ),
+    ] = None,
     step_log: Annotated[
         Path | None, typer.Option(dir_okay=False, help="Append each step to this file, a trace for ui.perfetto.dev.")
     ] = None,
@@ -144,6 +150,7 @@ def serve(
     from headrace.models.hub import resolve
     from headrace.models.opening import open_checkpoint
     from headrace.models.registry import load_spec
+    from headrace.text.model_text import model_text
     from headrace.text.tokenizer import load_tokenizer
 
     config = GatewayConfig(
@@ -179,14 +186,15 @@ def serve(
         host_tier=parse_bytes(host_tier, "host_tier"),
         disk_tier=None if disk_tier is None else str(disk_tier),
         disk_tier_size=parse_bytes(disk_tier_size, "disk_tier_size"),
+        tool_format=tool_format,
         step_log=None if step_log is None else str(step_log),
         debug=debug,
     )
     checkpoint = open_checkpoint(path)
     load_spec(checkpoint, options.name)  # a file that cannot be served is refused here, before a process is started
-    tokenizer = load_tokenizer(checkpoint.tokenizer)
+    text = model_text(load_tokenizer(checkpoint.tokenizer), tool_format)
     set_up_logs(log_format.value)
-    services = build_services(options.name, tokenizer, ReplicaLauncher(options, log_format.value), config)
+    services = build_services(options.name, text, ReplicaLauncher(options, log_format.value), config)
 
     def announce(info: ReplicaInfo, seconds: float, port: int) -> None:
         if log_format is LogFormat.json:

@@ -35,7 +35,7 @@ def sequences_of(
     Args:
         message: The request.
         prompt: int32, its tokens.
-        constraints: What watches the text of each sample.
+        constraints: What each sample is bound by.
         eos: Ids of the model's end-of-sequence tokens.
         room: Tokens that may follow the prompt in the model's context.
         arrivals: Sequences that arrived before.
@@ -65,6 +65,7 @@ def sequences_of(
                 known=len(prompt),
                 prompt_length=len(prompt),
                 constraint=constraint,
+                preparing=constraint is not None,
                 leader=sequences[0] if sequences else None,
                 queued=time.monotonic(),
                 received=message.received,

@@ -1,7 +1,7 @@
 """``TokenConstraint``: what may come next in a sequence, and when it is complete.
 
-The engine knows no text. Whatever depends on text (stop strings, later grammars) implements this protocol in
-``text/``, and the replica's entry point injects it.
+The engine knows no text. Whatever depends on text (stop strings, grammars) implements this protocol in ``text/``, and
+the replica's entry point injects it.
 """
 
 from __future__ import annotations
@@ -10,10 +10,29 @@ from collections.abc import Callable
 from typing import Protocol
 
 from headrace.engine.sampling_params import SamplingParams
+from headrace.runtime.batch import Mask
 
 
 class TokenConstraint(Protocol):
-    """Follows the output of one sample."""
+    """Follows the output of one sample. One thread calls it; each call may raise ``ConstraintError``."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether it can be used: not while its grammar is being compiled on another thread. Asked again and again."""
+        ...
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing but the end may follow: then the sample ends, and no token is drawn to say so."""
+        ...
+
+    def allowed(self) -> Mask | None:
+        """The tokens that may come next, at least one unless it is complete; None: any.
+
+        The bits of the model's end-of-sequence tokens are set where the sample may end but need not. The array is not
+        changed before the next call of ``accept``.
+        """
+        ...
 
     def accept(self, token: int) -> str | None:
         """Take the next output token; returns the stop string that it completed, or None to go on."""

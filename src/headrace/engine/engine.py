@@ -6,12 +6,12 @@ import logging
 import time
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
 
 from headrace.engine.arrival import prefix_key, sequences_of
-from headrace.engine.constraint import ConstraintFactory
+from headrace.engine.constraint import ConstraintFactory, TokenConstraint
+from headrace.engine.guidance import FREE, Guidance, begin, follow, guidance_for
 from headrace.engine.inspection import describe
 from headrace.engine.messages import CLOSE_SECONDS, EngineStats, Finish, Generate, PositionLogprobs, TokenDelta
 from headrace.engine.outcome import finish_of, position_logprobs
@@ -19,8 +19,9 @@ from headrace.engine.plan import Planned
 from headrace.engine.sampling_params import SamplingParams
 from headrace.engine.scheduler import Scheduler, SchedulerLimits
 from headrace.engine.sequence import Sequence
+from headrace.engine.totals import Totals
 from headrace.engine.validation import check_request
-from headrace.errors import InvalidInput
+from headrace.errors import HeadraceError, InvalidInput
 from headrace.memory.behind import Tiers
 from headrace.memory.state_memory import StateMemory
 from headrace.models.spec import ModelSpec
@@ -29,21 +30,7 @@ from headrace.runtime.batch import Executor, IntArray, StepOutput, Ticket
 log = logging.getLogger(__name__)
 
 TRANSFER_WAIT = 0.005  # seconds
-
-
-@dataclass(slots=True)
-class _Totals:
-    """Counters since the start."""
-
-    steps: int = 0
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    output_tokens: int = 0
-    aborted: int = 0
-    step_seconds: float = 0.0
-    forward_seconds: float = 0.0
-    host_seconds: float = 0.0
-    ended: float = 0.0
+CONSTRAINT_WAIT = 0.002
 
 
 class Engine:
@@ -56,6 +43,7 @@ class Engine:
         engine      plan 2        take 1, plan 3  take 2, plan 4
 
     So a sequence that ends with a token nobody could foresee has a row in one batch more; what that finds is void.
+    What a constraint allows is found between, so that only drawing waits for it: masks for batch 2 when 1 was taken.
 
     Args:
         spec: The model's dimensions.
@@ -64,7 +52,9 @@ class Engine:
         limits: Bounds of a step.
         tiers: Where prefixes are kept beyond the memory; None: nowhere.
         context_length: Most tokens of a sequence.
-        constraint_for: Makes what watches a sample's text for stop strings.
+        constraint_for: Makes what binds a sample: stop strings, a grammar.
+        jump_forward: Whether tokens that are the only ones allowed are taken without drawing them. What comes out is
+            the same.
 
     Raises:
         InvalidInput: The executor wants more than one batch ahead, or the memory does not hold a sequence as long as
@@ -81,6 +71,7 @@ class Engine:
         *,
         context_length: int,
         constraint_for: ConstraintFactory,
+        jump_forward: bool = True,
     ) -> None:
         if executor.ahead > 1:  # what a sequence shares would have tokens that nobody knows yet
             raise InvalidInput(f"must be 0 or 1, got {executor.ahead}", field="executor.ahead")
@@ -93,11 +84,13 @@ class Engine:
         self.scheduler = Scheduler(memory, limits, tiers)
         self.context_length = context_length
         self._constraint_for = constraint_for
+        self._jump_forward = jump_forward
+        self._preparing: list[Sequence] = []  # whose constraints are not ready
         self._requests: dict[int, list[Sequence]] = {}
         self._submitted: deque[tuple[Ticket, Planned]] = deque()
         self._collected: float | None = None  # when a batch was collected last, if there was work left
         self._arrivals = 0
-        self._totals = _Totals()
+        self._totals = Totals()
 
     @property
     def has_work(self) -> bool:
@@ -116,20 +109,18 @@ class Engine:
             check_request(prompt, message.params, vocab_size=self.spec.vocab_size, context_length=self.context_length)
             if message.request in self._requests:
                 raise InvalidInput(f"request {message.request} is already running", field="request")
-        except InvalidInput as error:
-            return [
-                TokenDelta(message.request, i, finish=Finish("error", message=str(error)))
-                for i in range(message.params.n)
-            ]
-        if self._would_be_late(message, prompt):
-            return [TokenDelta(message.request, i, finish=Finish("late")) for i in range(message.params.n)]
+            if self._would_be_late(message, prompt):
+                return _refused(message, Finish("late"))
+            constraints = [self._constraint_for(message.params) for _ in range(message.params.n)]
+        except HeadraceError as error:
+            return _refused(message, Finish("error", message=str(error)))
         if not self._requests and not self._submitted:
             self._collected = None  # there was nothing to do, whatever transfers there were
-        constraints = (self._constraint_for(message.params) for _ in range(message.params.n))
         stops, room = self.spec.eos_token_ids, self.context_length - len(prompt)
         sequences = sequences_of(message, prompt, constraints, eos=stops, room=room, arrivals=self._arrivals)
         self._arrivals += len(sequences)
         self._requests[message.request] = sequences
+        self._preparing += [s for s in sequences if s.preparing]
         for sequence in sequences:
             self.scheduler.add(sequence)
         return []
@@ -149,37 +140,42 @@ class Engine:
         Nothing is collected as long as the executor wants more batches ahead.
         """
         began = time.monotonic()
-        late = [self._end(s, [], None, Finish("late")) for s in self.scheduler.late(began)]
+        ended = [self._end(s, [], None, Finish("late")) for s in self.scheduler.late(began)]
+        if self._preparing:
+            ended += self._begin_constrained()
         planned = self.scheduler.plan(self._totals.steps + len(self._submitted) + 1)
         if planned is not None:
             self._submitted.append((self.executor.submit(planned.batch), planned))
         if not self._submitted:
             self._wait()
-            return late
+            return ended
         if planned is not None and len(self._submitted) <= self.executor.ahead:
-            return late
+            return ended
         ticket, oldest = self._submitted.popleft()
         self._totals.steps += 1
+        guidance = guidance_for(oldest, self.spec.vocab_size) if self.scheduler.constrained else FREE
         waiting = time.monotonic()
         try:
-            output = self.executor.collect(ticket)
+            output = self.executor.collect(ticket, guidance.masks)
         except Exception as error:
             failed = time.monotonic()
             log.exception("step %d failed with %d rows", ticket.step, oldest.batch.rows)
             self._note_times(began, waiting, failed, failed - waiting)
-            return late + self._recover(oldest, error)
+            return ended + self._recover(oldest, error)
         collected = time.monotonic()
-        deltas = self._take_output(oldest, output)
+        deltas = self._take_output(oldest, output, guidance)
         self.scheduler.tiers.collected(ticket.step)
         self._note_times(began, waiting, collected, output.seconds)
-        return late + deltas
+        return ended + deltas
 
     def _wait(self) -> None:
-        """Nothing can run: wait for a transfer, if there is one, but not for long, for requests may come."""
+        """Nothing can run: wait for a transfer or a constraint, but not for long, for requests may come."""
         tiers = self.scheduler.tiers
         if tiers.waiting:
             tiers.wait(TRANSFER_WAIT)
             tiers.collected(self._totals.steps)
+        elif self._preparing:
+            time.sleep(CONSTRAINT_WAIT)
 
     def rehearse(self, tokens: int) -> None:
         """Learn what steps cost from a prompt of so many tokens, before the first request; no more remains of it."""
@@ -193,7 +189,7 @@ class Engine:
         self.scheduler.restart([])
         tiers.planned(self._totals.steps)
         roster.tiers = tiers
-        self._totals = _Totals(steps=self._totals.steps)
+        self._totals = Totals(steps=self._totals.steps)
 
     def close(self, seconds: float = CLOSE_SECONDS) -> None:
         """Write to disk what is to be kept, in so many seconds. The engine cannot be used any more."""
@@ -211,26 +207,7 @@ class Engine:
 
     def stats(self) -> EngineStats:
         """Gauges and counters."""
-        scheduler, total = self.scheduler, self._totals
-        held, cached, free = self.memory.usage()
-        return EngineStats(
-            step=total.steps,
-            running=len(scheduler.running),
-            waiting=len(scheduler.waiting),
-            pages_used=held,
-            pages_cached=cached,
-            pages_free=free,
-            prompt_tokens=total.prompt_tokens,
-            cached_tokens=total.cached_tokens,
-            tier_tokens=scheduler.tiers.loaded_tokens,
-            output_tokens=total.output_tokens,
-            preemptions=scheduler.roster.preemptions,
-            aborted=total.aborted,
-            step_seconds=total.step_seconds,
-            forward_seconds=total.forward_seconds,
-            host_seconds=total.host_seconds,
-            ended=total.ended,
-        )
+        return self._totals.stats(self.scheduler)
 
     def describe(self) -> dict[str, object]:
         """Slots, queue, pages and tree as plain data, without a word of any prompt."""
@@ -242,6 +219,10 @@ class Engine:
         live = {id(s) for group in self._requests.values() for s in group if not s.finished}
         queued = {id(s) for s in (*self.scheduler.running, *self.scheduler.waiting)}
         assert live == queued, "a sequence is lost"
+        preparing = {id(s) for s in self.scheduler.waiting if s.preparing}
+        assert preparing == {id(s) for s in self._preparing if not s.finished}, (
+            "nobody asks whether a constraint is ready"
+        )
 
     def _would_be_late(self, message: Generate, prompt: IntArray) -> bool:
         """Whether a new prompt cannot be computed by its deadline, behind those that go before it."""
@@ -254,11 +235,26 @@ class Engine:
 
     # --- a sample's life ----------------------------------------------------------------------------------------
 
-    def _take_output(self, planned: Planned, output: StepOutput) -> list[TokenDelta]:
+    def _begin_constrained(self) -> list[TokenDelta]:
+        """Let those go on whose constraints have become ready; the ends of those that cannot."""
+        asked, self._preparing, deltas = self._preparing, [], []
+        for sequence in asked:
+            if sequence.finished or sequence.constraint is None:
+                continue
+            finish = begin(sequence, sequence.constraint, self.spec.vocab_size)
+            if finish is not None:
+                deltas.append(self._end(sequence, [], None, finish))
+            elif sequence.preparing:
+                self._preparing.append(sequence)
+        return deltas
+
+    def _take_output(self, planned: Planned, output: StepOutput, guidance: Guidance) -> list[TokenDelta]:
         """Bring sequences up to date with what a step computed for them; rows of stays that are over are void."""
         if planned.rows:
             self.scheduler.cost.learn(len(planned.batch.tokens), planned.pairs, output.seconds)
         tokens, accepted = output.tokens.tolist(), output.accepted.tolist()
+        for row in guidance.foretold:
+            accepted[row] = 0
         deltas = []
         for row, (sequence, stay) in enumerate(planned.rows):
             if sequence.stay != stay:
@@ -278,11 +274,23 @@ class Engine:
         self._take(sequence, token)
         entry = output.logprobs[row]
         logprobs = None if entry is None else [position_logprobs(entry)]
-        finish = finish_of(sequence, token)
+        tokens = [token]
+        constraint = sequence.constraint
+        finish = finish_of(sequence, token) if constraint is None else self._follow(sequence, constraint, tokens)
         if finish is not None:
-            return self._end(sequence, [token], logprobs, finish, first=first)
+            return self._end(sequence, tokens, logprobs, finish, first=first)
         self.scheduler.clear(sequence)
-        return self._delta(sequence, [token], logprobs, None, first=first)
+        return self._delta(sequence, tokens, logprobs, None, first=first)
+
+    def _follow(self, sequence: Sequence, constraint: TokenConstraint, tokens: list[int]) -> Finish | None:
+        """Have a constraint follow a token that was drawn; to it are added those that need not be."""
+        totals = self._totals
+        totals.masked_tokens += sequence.mask is not None
+        jump = self._jump_forward and sequence.sampling.logprobs is None
+        finish = follow(sequence, constraint, tokens, self.spec.vocab_size, jump=jump)
+        totals.forced_tokens += len(tokens) - 1
+        totals.output_tokens += len(tokens) - 1
+        return finish
 
     def _take(self, sequence: Sequence, token: int) -> None:
         now = time.monotonic()
@@ -349,3 +357,8 @@ class Engine:
             present = []
         self.scheduler.restart(present)
         return deltas
+
+
+def _refused(message: Generate, finish: Finish) -> list[TokenDelta]:
+    """The ends of all samples of a request."""
+    return [TokenDelta(message.request, index, finish=finish) for index in range(message.params.n)]

@@ -29,4 +29,5 @@ def _of(sequence: Sequence) -> dict[str, int]:
         "output_tokens": sequence.output_length,
         "computed": sequence.computed,
         "pages": sequence.held.pages,
+        "preparing": sequence.preparing,
     }

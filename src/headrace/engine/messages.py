@@ -113,7 +113,9 @@ class EngineStats(msgspec.Struct, frozen=True):
         prompt_tokens: Prompt tokens of admitted sequences.
         cached_tokens: Those of them found in the prefix tree.
         tier_tokens: Tokens whose state was loaded from host memory or disk.
-        output_tokens: Tokens drawn.
+        output_tokens: Tokens that came out.
+        masked_tokens: Those of them drawn where a constraint did not allow all.
+        forced_tokens: Those of them not drawn, because a constraint allowed no others.
         preemptions: Sequences put back into the queue for want of pages.
         aborted: Requests aborted.
         step_seconds: Duration of the last step: from one batch's collection to the next one's.
@@ -132,6 +134,8 @@ class EngineStats(msgspec.Struct, frozen=True):
     cached_tokens: int = 0
     tier_tokens: int = 0
     output_tokens: int = 0
+    masked_tokens: int = 0
+    forced_tokens: int = 0
     preemptions: int = 0
     aborted: int = 0
     step_seconds: float = 0.0
@@ -153,9 +157,9 @@ class Finish(msgspec.Struct, frozen=True, omit_defaults=True):
     """How a sample ended.
 
     Attributes:
-        reason: ``stop`` (end of sequence, stop token or stop string), ``length``, ``abort``, ``late`` (refused, for the
-            first token cannot be expected by its deadline) or ``error``.
-        stop: The stop string or stop token id that ended it; None for end of sequence.
+        reason: ``stop`` (end of sequence or grammar, stop token or stop string), ``length``, ``abort``, ``late``
+            (refused, for the first token cannot be expected by its deadline) or ``error``.
+        stop: The stop string or stop token id that ended it; None for end of sequence, or of what a grammar allows.
         hidden_tokens: Trailing output tokens (0 or 1) that ended it and are no part of the text.
         message: For ``error``.
         timeline: The stamps; the gateway's own are filled in.

@@ -40,15 +40,12 @@ def slot_sampling(params: SamplingParams, seed: int, index: int, stop_ids: froze
 
 
 def finish_of(sequence: Sequence, token: int) -> Finish | None:
-    """How a sample ends with the token just taken, or None when it goes on."""
+    """How a sample ends with the token just taken, whatever a constraint says, or None when it goes on."""
     params = sequence.params
     if token in sequence.stop_ids:
         stop = token if token in params.stop_token_ids else None
         hidden = 0 if params.include_stop_str_in_output else 1
         return Finish("stop", stop=stop, hidden_tokens=hidden, timeline=timeline_of(sequence))
-    matched = sequence.constraint.accept(token) if sequence.constraint is not None else None
-    if matched is not None:
-        return Finish("stop", stop=matched, timeline=timeline_of(sequence))
     if sequence.known >= sequence.limit:
         return Finish("length", timeline=timeline_of(sequence))
     return None

@@ -46,6 +46,11 @@ class Planned(NamedTuple):
     rows: list[tuple[Sequence, int]]
     pairs: int
 
+    def position(self, row: int) -> int:
+        """Where the token that a row draws stands in its sequence."""
+        batch = self.batch
+        return int(batch.starts[row] + batch.offsets[row + 1] - batch.offsets[row])
+
 
 def finish(step: int, plan: Plan, commands: tuple[PageCommand, ...]) -> Planned:
     """Make the batch of a plan.
@@ -59,7 +64,7 @@ def finish(step: int, plan: Plan, commands: tuple[PageCommand, ...]) -> Planned:
     if not plan.counts:
         return Planned(bare_batch(step, commands, pages), [], 0)
     rows = [(s, s.stay) for s in plan.counts]
-    if not any(s.fresh_slot for s in plan.counts):  # in all slots a token was drawn, or is being drawn
+    if not any(s.explicit for s in plan.counts):
         starts = [s.computed for s in plan.counts]
         batch = decode_batch(step, commands, pages, [s.slot for s in plan.counts], starts)
         return Planned(batch, rows, sum(starts) + len(starts))
@@ -86,6 +91,6 @@ _DRAWN = np.array([FROM_SLOT], np.int32)
 
 
 def _row_tokens(sequence: Sequence, count: int) -> IntArray:
-    if count == 1 and not sequence.fresh_slot and sequence.pending == 1:
+    if not sequence.explicit:
         return _DRAWN
     return sequence.tokens[sequence.computed : sequence.computed + count]

@@ -79,7 +79,7 @@ class Roster:
         bisect.insort(self.running, sequence, key=RANK)
         sequence.slot = self._free_slots.pop()
         sequence.held, sequence.computed, sequence.keep_at = held, computed, held.branch
-        sequence.fresh_slot = True
+        sequence.explicit, sequence.opened = True, sequence.known
         sequence.prompt_logprobs = []
         if sequence.cached_tokens is None:
             sequence.cached_tokens = min(sequence.computed, sequence.prompt_length)
@@ -187,7 +187,7 @@ class Roster:
             sequence.first_scheduled = time.monotonic()
         if sequence.pending == count:
             sequence.drawing += 1
-            sequence.fresh_slot = False
+            sequence.explicit = False
         in_prompt = sequence.computed < sequence.prompt_length
         sequence.computed += count
         windows, places = self.memory.has_windows, self.places(sequence) if in_prompt else None
@@ -225,6 +225,10 @@ class Roster:
         for sequence in self.running:
             assert self.memory.holds(sequence.held, sequence.computed), "a sequence computed more than its pages hold"
             assert sequence.computed < sequence.known + sequence.drawing, "a token was computed that is not there"
+            in_slot = sequence.pending == 1 and sequence.computed >= sequence.opened
+            assert sequence.explicit or in_slot, "a slot does not have the tokens that come next"
+            assert not (sequence.explicit and sequence.drawing), "a token is drawn behind one that is not computed"
+            assert not sequence.preparing, "a sequence runs whose constraint is not ready"
         self.tiers.check(s.held for s in self.running)
 
 

@@ -11,12 +11,13 @@ from headrace.errors import InvalidInput
 
 MAX_LOGPROBS = 20
 MAX_N = 128
+MAX_GRAMMAR_BYTES = 1 << 20
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How the tokens of one request are chosen and when it ends.
 
-    The order of operations on the float32 logits of a position: ``min_tokens`` mask, ``logit_bias``,
+    The order of operations on the float32 logits of a position: grammar and ``min_tokens`` masks, ``logit_bias``,
     ``repetition_penalty`` (CTRL, arXiv:1909.05858), ``presence_penalty`` and ``frequency_penalty`` (OpenAI's
     definition, over output tokens), ``temperature``, ``top_k``, ``top_p`` (arXiv:1904.09751), ``min_p``
     (arXiv:2407.01082), then one draw by inverse transform from a random number that is a function of
@@ -35,6 +36,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         seed: Equal seeds give equal tokens for equal prompts; None draws one per request.
         stop: Strings that end the output; the string itself is not returned.
         stop_token_ids: Tokens that end the output.
+        grammar: A grammar's source, which the replica's constraint factory compiles: the output follows it.
+        reading: How the output is taken apart, for the replica's constraint factory: stop strings depend on it.
         min_tokens: No end of sequence, stop token or stop string before this many tokens.
         max_tokens: At most this many tokens; None is whatever the context leaves.
         ignore_eos: The model's end-of-sequence token is a token like any other.
@@ -57,6 +60,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     seed: int | None = None
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
+    grammar: str | None = None
+    reading: str | None = None
     min_tokens: int = 0
     max_tokens: int | None = 16
     ignore_eos: bool = False
@@ -94,6 +99,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         for i, stop in enumerate(self.stop):
             if not isinstance(stop, str) or not stop:
                 raise InvalidInput("a stop string must be a non-empty string", field=f"stop[{i}]")
+        if self.grammar is not None:
+            _check_grammar(self.grammar)
         _check_token_map(self.logit_bias)
         _check_token_ids("stop_token_ids", self.stop_token_ids)
 
@@ -123,6 +130,11 @@ def _check_float(field: str, value: object, low: float, high: float, *, open_low
     if not number or not low <= value <= high or (open_low and value == low):  # type: ignore[operator]
         bounds = f"above {low:g}, up to {high:g}" if open_low else f"from {low:g} to {high:g}"
         raise InvalidInput(f"must be a finite number {bounds}, got {value!r}", field=field)
+
+
+def _check_grammar(source: object) -> None:
+    if not isinstance(source, str) or not source or len(source.encode(errors="replace")) > MAX_GRAMMAR_BYTES:
+        raise InvalidInput(f"must be a string of 1 to {MAX_GRAMMAR_BYTES} bytes", field="grammar")
 
 
 def _check_token_ids(field: str, tokens: Sequence[int]) -> None:

@@ -45,9 +45,9 @@ class SchedulerLimits:
 class Scheduler:
     """Continuous batching under a token budget, with chunked prefill and preemption.
 
-    A step takes one token of every decoding sequence, then pieces of prompts, then admits waiting sequences as far as
-    slots, pages and budget go; prompts in the order of a policy (see ``ordering``). Who must go when pages run out
-    is the roster's part.
+    A step takes one token of every decoding sequence, several of those that jump, then pieces of prompts, then admits
+    waiting sequences as far as slots, pages and budget go; prompts in the order of a policy (see ``ordering``). Who
+    must go when pages run out is the roster's part.
 
     Steps are planned ahead: what is planned counts as computed, because an executor runs batches in order.
 
@@ -67,6 +67,7 @@ class Scheduler:
         )
         self._order = Order(limits.policy, limits.first_token_seconds, memory, self.cost, self.shares)
         self._trials = Trials()
+        self.constrained = 0  # sequences with a constraint
 
     @property
     def tiers(self) -> Tiers:
@@ -87,6 +88,7 @@ class Scheduler:
         """Queue a sequence."""
         self.shares.enter(sequence.tenant)
         self.roster.add(sequence)
+        self.constrained += sequence.constraint is not None
 
     def remove(self, sequence: Sequence, *, sound: bool = True) -> None:
         """Forget a sequence, ended or aborted, and free what it holds.
@@ -100,6 +102,7 @@ class Scheduler:
             self.roster.forget(sequence)
         self._trials.end(sequence)
         self.shares.leave(sequence.tenant)
+        self.constrained -= sequence.constraint is not None
         sequence.finished = True
 
     def late(self, now: float) -> list[Sequence]:
@@ -166,9 +169,10 @@ class Scheduler:
         if self._somebody_may_start() or len(plan.counts) < len(self.running):
             now = time.monotonic()
             budget = self._prefill_budget(plan)
+            self._plan_jumps(plan, budget)
             if self.tiers.present:
                 self._fetch(self._order.sort(self.waiting, now)[:FETCHED])
-            prompts = {s.priority for s in self.running if s.pending > 1}
+            prompts = {s.priority for s in self.running if s.prefills}
             admitting = True
             # A prompt that is being computed makes way for a more urgent one that waits.
             for priority in sorted(prompts.union(s.priority for s in self.waiting)):
@@ -190,21 +194,33 @@ class Scheduler:
                 plan.counts[sequence] = 1
 
     def _prefill_budget(self, plan: Plan) -> policy.Budget:
-        chunked = [s for s in self.running if s.pending > 1]
+        """What is left once every sequence that decodes, or jumps, has a token."""
+        chunked = [s for s in self.running if s.prefills]
+        decoding = [*plan.counts, *(s for s in self.running if s.jumps)]
         bounded = policy.prefill_budget(
             max_tokens=self.limits.max_batch_tokens,
-            decode_rows=len(plan.counts),
-            decode_pairs=sum(s.computed + 1 for s in plan.counts),
+            decode_rows=len(decoding),
+            decode_pairs=sum(s.computed + 1 for s in decoding),
             context=chunked[0].computed if chunked else 0,
             max_seconds=self.limits.max_step_seconds,
             estimate=self.cost.estimate,
             granule=self.memory.page_tokens,
         )
-        most_urgent = min((s.priority for s in plan.counts), default=None)
-        return policy.Budget(max(self.limits.max_batch_tokens - len(plan.counts), 0), bounded, most_urgent)
+        most_urgent = min((s.priority for s in decoding), default=None)
+        return policy.Budget(max(self.limits.max_batch_tokens - len(decoding), 0), bounded, most_urgent)
+
+    def _plan_jumps(self, plan: Plan, budget: policy.Budget) -> None:
+        """Forced tokens come before prompts; one of each sequence always has room."""
+        for sequence in [s for s in self.running if s.jumps]:
+            if sequence.slot == NO_SLOT:
+                continue
+            more = max(0, min(sequence.pending - 1, budget.left(sequence.priority)))
+            if self.roster.grow(plan, sequence, 1 + more):
+                plan.counts[sequence] = 1 + more
+                budget.take(sequence.priority, more)
 
     def _plan_prefill(self, plan: Plan, budget: policy.Budget, now: float, priority: int) -> None:
-        prompts = [s for s in self.running if s.pending > 1 and s.priority == priority]
+        prompts = [s for s in self.running if s.prefills and s.priority == priority]
         for sequence in self._order.sort(prompts, now):
             left = budget.left(priority)
             if left > 0 and sequence.slot != NO_SLOT:
@@ -227,7 +243,7 @@ class Scheduler:
                 return False
             if self._lost_some(sequence):
                 self._ask(sequence)
-            if sequence.is_fetching or self._waits_for_leader(sequence):
+            if sequence.preparing or sequence.is_fetching or self._waits_for_leader(sequence):
                 continue
             if not self.roster.start(plan, sequence):
                 return False  # strictly in order: a smaller one behind must not starve it

@@ -10,7 +10,7 @@ from headrace.engine.sampling_params import SamplingParams
 from headrace.memory.behind import Fetch
 from headrace.memory.prefix_tree import PrefixKey
 from headrace.memory.state_memory import Holding
-from headrace.runtime.batch import IntArray, SlotSampling
+from headrace.runtime.batch import IntArray, Mask, SlotSampling
 
 NO_SLOT = -1
 
@@ -27,6 +27,13 @@ class Sequence:
         computed |---------------->                           their state is in the pages of ``held``, or on its way
         pending                    <-------- 15 ------>
 
+    A constraint may force tokens, which are then known without being drawn; a batch on its way that draws the first of
+    them finds what is known. The sequence *jumps* over them: they are computed together::
+
+        before   |------- prompt -------|-- output --|?       pending 1: what is being drawn
+        after    |------- prompt -------|-- output --|a b c   pending 3: a, which is being drawn, b and c
+        computed |----------------------------------->
+
     Attributes:
         request: The request's number.
         index: Which of the request's samples.
@@ -42,14 +49,17 @@ class Sequence:
         tokens: int32 [limit], prompt and output.
         known: How many of them are known.
         prompt_length: How many of them are prompt.
-        constraint: Stop strings, if any.
+        constraint: Stop strings and grammar, if any.
+        mask: Tokens that may be drawn next; None: any.
+        preparing: It has a constraint that is not ready.
         leader: The request's first sample; the others wait until its prompt is in the prefix tree.
         slot: Executor slot, or ``NO_SLOT`` while waiting.
         held: Pages of its state.
         keep_at: Tokens after which its recurrent state is kept: there the prompt left what was cached.
         computed: Tokens whose state is in the pages once all submitted batches are done.
         drawing: Tokens that submitted batches draw.
-        fresh_slot: No batch has drawn from the slot since it was opened.
+        opened: How many tokens were known when it took its slot.
+        explicit: The slot does not have what is pending, so the batch must say it; else that is the token drawn last.
         fetch: What is being loaded for it, or was, since it has been waiting; None: nothing was asked for.
         cached_when_asked: Tokens that the arena had of it when that was asked.
         stay: Counts the times that it left its slot; what a batch finds of an earlier stay is void.
@@ -79,12 +89,15 @@ class Sequence:
     received: float | None = None
     tokenized: float | None = None
     routed: float | None = None
+    mask: Mask | None = None
+    preparing: bool = False
     slot: int = NO_SLOT
     held: Holding = field(default_factory=Holding)
     keep_at: int = 0
     computed: int = 0
     drawing: int = 0
-    fresh_slot: bool = False
+    opened: int = 0
+    explicit: bool = True
     fetch: Fetch | None = None
     cached_when_asked: int = 0
     stay: int = 0
@@ -100,6 +113,23 @@ class Sequence:
     def pending(self) -> int:
         """Tokens still to plan before the next one can be drawn."""
         return self.known + self.drawing - self.computed
+
+    @property
+    def prefills(self) -> bool:
+        """Whether, in its slot, it has several tokens to compute that were there when it took it."""
+        return self.pending > 1 and self.computed < self.opened
+
+    @property
+    def jumps(self) -> bool:
+        """Whether, in its slot, it has several tokens to compute that were forced since it took it."""
+        return self.pending > 1 and self.computed >= self.opened
+
+    def force(self, token: int) -> None:
+        """Take a token that is the only one allowed; a batch that draws the next one will find it."""
+        self.tokens[self.known] = token
+        self.known += 1
+        self.drawing = max(0, self.drawing - 1)
+        self.explicit = self.pending > 1
 
     @property
     def complete(self) -> bool:

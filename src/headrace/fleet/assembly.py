@@ -64,7 +64,7 @@ def build_engine(
 
     Args:
         options: How to run it.
-        constraint_for: Makes what watches a sample's text for stop strings.
+        constraint_for: Makes what binds a sample: stop strings, a grammar.
         progress: Called while the model loads with (what is being done, how much is done, how much there is).
 
     Raises:
@@ -87,6 +87,7 @@ def build_engine(
         _tiers(options, checkpoint, prepared, memory, arena),
         context_length=context,
         constraint_for=constraint_for,
+        jump_forward=options.jump_forward,
     )
     if engine.scheduler.tiers.present:  # they are used where that is faster, which must be known from the start
         engine.rehearse(min(REHEARSED, context - 8, kv_tokens - 8))

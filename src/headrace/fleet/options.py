@@ -65,6 +65,9 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
             is another device's, and as the way to the disk.
         disk_tier: Folder for them; None: there is none.
         disk_tier_size: Most bytes of all files there.
+        tool_format: How the model writes tool calls and reasoning: the name of a format or the path of its file; None:
+            what its chat template shows.
+        jump_forward: Take tokens that a grammar leaves no choice about without drawing them.
         step_log: File to which a replica appends each step, as a trace; None writes none.
         debug: Poison freed pages and check the invariants when idle.
     """
@@ -90,6 +93,8 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     host_tier: int = 0
     disk_tier: str | None = None
     disk_tier_size: int = 10 << 30
+    jump_forward: bool = True
+    tool_format: str | None = None
     step_log: str | None = None
     debug: bool = False
 

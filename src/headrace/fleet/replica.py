@@ -42,7 +42,9 @@ from headrace.fleet.options import EngineOptions
 from headrace.fleet.step_log import StepLog
 from headrace.logs import set_up_logs
 from headrace.models.opening import open_checkpoint
-from headrace.text.stream import stop_constraint_factory
+from headrace.models.registry import load_spec
+from headrace.text.constraint import ConstraintMaker
+from headrace.text.model_text import model_text
 from headrace.text.tokenizer import load_tokenizer
 
 BEAT_SECONDS = 0.5
@@ -188,9 +190,11 @@ def main(down_endpoint: str, up_endpoint: str, options: EngineOptions, parent: i
     heart = Heart(context, up_endpoint, parent)
     heart.start()
     try:
-        tokenizer = load_tokenizer(open_checkpoint(options.path).tokenizer)
+        checkpoint = open_checkpoint(options.path)
+        text = model_text(load_tokenizer(checkpoint.tokenizer), options.tool_format)
+        constraints = ConstraintMaker(text.tokenizer, load_spec(checkpoint, options.name).vocab_size, text.format)
         step_log = None if options.step_log is None else StepLog(Path(options.step_log))
-        engine, info = build_engine(options, stop_constraint_factory(tokenizer), _log_stages())
+        engine, info = build_engine(options, constraints, _log_stages())
     except HeadraceError as error:
         up.send(Failed(str(error)))
         up.close()

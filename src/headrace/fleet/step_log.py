@@ -43,7 +43,7 @@ class StepLog:
 
         Args:
             stats: The engine's, after it.
-            tokens: Tokens drawn in it.
+            tokens: Tokens that came out of it.
         """
         if stats.step == self._last:
             return

@@ -18,6 +18,8 @@ from headrace.engine.timeline import merged
 from headrace.gateway.generation import Job, SampleDelta
 from headrace.gateway.http import EventStream, json_response, until_disconnected
 from headrace.gateway.services import Services
+from headrace.text.formats.pieces import MessagePiece, Thought, ToolCall
+from headrace.text.stream import text_of
 
 T = TypeVar("T")
 
@@ -37,7 +39,8 @@ class AnsweredSample:
     """One sample so far."""
 
     def __init__(self) -> None:
-        self.text = ""
+        self.pieces: list[MessagePiece] = []
+        self.reasoning_tokens = 0
         self.tokens: list[int] = []
         self.logprobs: list[PositionLogprobs] = []
         self.prompt_logprobs: list[PositionLogprobs] | None = None
@@ -46,12 +49,28 @@ class AnsweredSample:
 
     def add(self, delta: SampleDelta) -> None:
         """Take a delta."""
-        self.text += delta.text
+        self.pieces += delta.pieces
+        self.reasoning_tokens = delta.reasoning_tokens
         self.tokens += delta.tokens
         self.logprobs += delta.logprobs
         self.prompt_logprobs = delta.prompt_logprobs or self.prompt_logprobs
         self.cached_tokens = delta.cached_tokens or self.cached_tokens
         self.finish = delta.finish or self.finish
+
+    @property
+    def text(self) -> str:
+        """The answer itself."""
+        return text_of(self.pieces)
+
+    @property
+    def calls(self) -> list[ToolCall]:
+        """The calls, in order."""
+        return [piece for piece in self.pieces if isinstance(piece, ToolCall)]
+
+    @property
+    def reasoning(self) -> str:
+        """The reasoning."""
+        return "".join(piece.text for piece in self.pieces if isinstance(piece, Thought))
 
 
 class Answer:
@@ -79,12 +98,16 @@ class Answer:
                     self.samples[delta.choice].add(delta)
                 yield step
 
-    def token_counts(self) -> tuple[int, int, int]:
-        """Prompt tokens, output tokens, and prompt tokens that were cached; a prompt counts once for its n samples."""
+    def token_counts(self) -> tuple[int, int, int, int]:
+        """Prompt tokens, output tokens, prompt tokens that were cached, and output tokens that were reasoning.
+
+        A prompt counts once for its n samples.
+        """
         n = self.jobs[0].params.n
         prompt = sum(len(job.prompt.tokens) for job in self.jobs)
         output = sum(len(sample.tokens) for sample in self.samples)
-        return prompt, output, sum(sample.cached_tokens for sample in self.samples[::n])
+        cached = sum(sample.cached_tokens for sample in self.samples[::n])
+        return prompt, output, cached, sum(sample.reasoning_tokens for sample in self.samples)
 
     def timings(self) -> Timings | UnsetType:
         """How long each stage took, if the caller asked."""
@@ -97,7 +120,7 @@ class Answer:
 
     def log_fields(self) -> dict[str, object]:
         """What the access log says of it."""
-        prompt, output, cached = self.token_counts()
+        prompt, output, cached, _ = self.token_counts()
         fields: dict[str, object] = {"prompt_tokens": prompt, "output_tokens": output, "cached_tokens": cached}
         finishes = [sample.finish for sample in self.samples if sample.finish is not None]
         if finishes:
@@ -154,11 +177,17 @@ async def _exhaust(steps: AsyncIterator[list[SampleDelta]]) -> None:
         pass
 
 
-def finish_fields(finish: Finish | None) -> dict[str, Any]:
-    """``finish_reason`` and, where a stop string or token ended the sample, ``stop_reason``."""
+def finish_fields(finish: Finish | None, *, called: bool = False) -> dict[str, Any]:
+    """``finish_reason`` and, where a stop string or token ended the sample, ``stop_reason``.
+
+    Args:
+        finish: How the sample ended; None: it has not.
+        called: It has called tools.
+    """
     if finish is None:
         return {}
-    fields: dict[str, Any] = {"finish_reason": "length" if finish.reason == "length" else "stop"}
+    ended = "tool_calls" if called else "stop"
+    fields: dict[str, Any] = {"finish_reason": "length" if finish.reason == "length" else ended}
     if finish.stop is not None:
         fields["stop_reason"] = finish.stop
     return fields

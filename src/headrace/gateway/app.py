@@ -27,28 +27,29 @@ from headrace.gateway.completions import Completions
 from headrace.gateway.config import GatewayConfig
 from headrace.gateway.front import CLIENT_CLOSED, Front, Guard
 from headrace.gateway.generation import Generator
+from headrace.gateway.grammars import Grammars
 from headrace.gateway.http import error_response
 from headrace.gateway.metrics import Metrics
 from headrace.gateway.replica import Launcher, Replica
 from headrace.gateway.services import Services
 from headrace.gateway.tokens import Detokenize, Tokenize
 from headrace.gateway.watch import Watch
-from headrace.text.tokenizer import Tokenizer
+from headrace.text.model_text import ModelText
 
 
-def build_services(model: str, tokenizer: Tokenizer, launch: Launcher, config: GatewayConfig) -> Services:
+def build_services(model: str, text: ModelText, launch: Launcher, config: GatewayConfig) -> Services:
     """Put the gateway's parts together.
 
     Args:
         model: Name under which the model is served.
-        tokenizer: The model's.
+        text: What the model reads and writes.
         launch: Starts a replica process.
         config: The operator's decisions.
     """
     metrics = Metrics()
     replica = Replica(launch, config, metrics.on_report, metrics.restarts.inc)
-    generator = Generator(replica, tokenizer, config, metrics)
-    return Services(model, int(time.time()), config, tokenizer, replica, generator, metrics)
+    generator = Generator(replica, text, config, metrics)
+    return Services(model, int(time.time()), config, text, replica, generator, metrics, Grammars(text.tokenizer))
 
 
 def build_app(services: Services) -> Starlette:
@@ -60,6 +61,7 @@ def build_app(services: Services) -> Starlette:
         yield
         services.generator.draining = True
         await services.replica.stop()
+        services.grammars.close()
         replica.cancel()
         await asyncio.gather(replica, return_exceptions=True)
 

@@ -10,9 +10,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from headrace.api.chat import ChatRequest
-from headrace.api.parsing import parse_chat
+from headrace.api.parsing import parse_chat, warning_header
 from headrace.api.responses import (
     AnswerMessage,
+    CalledFunction,
+    CalledTool,
+    CalledToolDelta,
     ChatChoice,
     ChatCompletion,
     ChatCompletionChunk,
@@ -24,13 +27,14 @@ from headrace.api.responses import (
     usage,
 )
 from headrace.api.sse import DONE, event
-from headrace.engine.sampling_params import SamplingParams
-from headrace.gateway.answer import Answer, finish_fields, serve, tokenized
-from headrace.gateway.generation import Job, SampleDelta
+from headrace.gateway.answer import Answer, AnsweredSample, finish_fields, serve
+from headrace.gateway.conversation_job import conversation_job
+from headrace.gateway.conversations import chat_conversation
+from headrace.gateway.generation import SampleDelta
 from headrace.gateway.http import read_body
 from headrace.gateway.logprobs import chat_logprobs
 from headrace.gateway.services import Services
-from headrace.text.prompt import chat_prompt
+from headrace.text.formats.pieces import Text, Thought, ToolCall
 
 
 class Chat:
@@ -46,25 +50,26 @@ class Chat:
         parsed = parse_chat(body, lenient=services.config.lenient)
         request = parsed.request
         services.check_model(request.model)
-        params = SamplingParams(**request.sampling())
-        prompt = await tokenized(
-            len(body),
-            chat_prompt,
-            services.tokenizer,
-            request.template_messages(),
-            add_generation_prompt=request.generation_prompt,
-            continue_final_message=bool(request.continue_final_message),
-            **(request.chat_template_kwargs or {}),
-        )
         own = "max_tokens" if request.max_completion_tokens is None else "max_completion_tokens"
-        services.generator.check(
-            prompt, params, explicit_max=request.sampling()["max_tokens"], fields=("messages", own)
+        made = await conversation_job(
+            services,
+            chat_conversation(request),
+            request.sampling(),
+            request,
+            size=len(body),
+            received=received,
+            tenant=http.state.tenant,
+            fields=("messages", own),
         )
-        job = Job.of(request, prompt, params, received, http.state.tenant)
-        answer = Answer([job], wants_timings=bool(request.timings))
+        answer = Answer([made.job], wants_timings=bool(request.timings))
         shape = _Shape(services, request, answer)
         return await serve(
-            http, services, answer, warning=parsed.warning_header, stream=bool(request.stream), shape=shape
+            http,
+            services,
+            answer,
+            warning=warning_header((*parsed.warnings, *made.warnings)),
+            stream=bool(request.stream),
+            shape=shape,
         )
 
 
@@ -85,10 +90,10 @@ class _Shape:
         choices = [
             ChatChoice(
                 index=i,
-                message=AnswerMessage(content=sample.text),
+                message=_message(sample),
                 logprobs=chat_logprobs(self._tokenizer, sample.logprobs) if self._request.logprobs else None,
                 token_ids=sample.tokens if ids else UNSET,
-                **finish_fields(sample.finish),
+                **finish_fields(sample.finish, called=bool(sample.calls)),
             )
             for i, sample in enumerate(answer.samples)
         ]
@@ -112,19 +117,36 @@ class _Shape:
             for delta in step:
                 first = delta.choice not in begun
                 begun.add(delta.choice)
-                ids = list(self._answer.jobs[0].prompt.tokens) if first and self._request.return_token_ids else UNSET
-                chunks.append(self._chunk([self._choice(delta, first)], ids))
-            yield b"".join(chunks)
+                if first or self._says_something(delta):
+                    wanted = first and self._request.return_token_ids
+                    ids = list(self._answer.jobs[0].prompt.tokens) if wanted else UNSET
+                    chunks.append(self._chunk([self._choice(delta, first)], ids))
+            if chunks:
+                yield b"".join(chunks)
         if self._request.include_usage or self._answer.wants_timings:
             yield self._last()
         yield DONE
 
+    def _says_something(self, delta: SampleDelta) -> bool:
+        """Whether there is anything to send: while a call is being written there may be nothing."""
+        asked = (self._request.logprobs and delta.logprobs) or (self._request.return_token_ids and delta.tokens)
+        return bool(delta.pieces or delta.finish or asked)
+
     def _choice(self, delta: SampleDelta, first: bool) -> ChunkChoice:
         wants_logprobs = self._request.logprobs and delta.logprobs
-        ended = finish_fields(delta.finish) if delta.finish is not None else {}
+        sample = self._answer.samples[delta.choice]
+        calls = [piece for piece in delta.pieces if isinstance(piece, ToolCall)]
+        before = len(sample.calls) - len(calls)
+        thought = "".join(piece.text for piece in delta.pieces if isinstance(piece, Thought))
+        ended = {} if delta.finish is None else finish_fields(delta.finish, called=bool(sample.calls))
         return ChunkChoice(
             index=delta.choice,
-            delta=Delta("assistant" if first else UNSET, delta.text if delta.text or first else UNSET),
+            delta=Delta(
+                "assistant" if first else UNSET,
+                delta.text if delta.text or first else UNSET,
+                thought or UNSET,
+                [_call_delta(call, i) for i, call in enumerate(calls, before)] or UNSET,
+            ),
             logprobs=chat_logprobs(self._tokenizer, delta.logprobs) if wants_logprobs else None,
             token_ids=delta.tokens if self._request.return_token_ids else UNSET,
             **ended,
@@ -152,3 +174,21 @@ class _Shape:
                 timings=self._answer.timings(),
             )
         )
+
+
+def _message(sample: AnsweredSample) -> AnswerMessage:
+    faults = sum(1 for piece in sample.pieces if isinstance(piece, Text) and piece.fault)
+    return AnswerMessage(
+        content=sample.text or (None if sample.calls else ""),
+        reasoning_content=sample.reasoning or UNSET,
+        tool_calls=[_call(call) for call in sample.calls] or UNSET,
+        malformed_tool_calls=faults or UNSET,
+    )
+
+
+def _call(call: ToolCall) -> CalledTool:
+    return CalledTool(id=call.id or "", function=CalledFunction(call.name, call.arguments))
+
+
+def _call_delta(call: ToolCall, index: int) -> CalledToolDelta:
+    return CalledToolDelta(index=index, id=call.id or "", function=CalledFunction(call.name, call.arguments))

@@ -16,6 +16,7 @@ from headrace.api.sse import DONE, event
 from headrace.engine.messages import PositionLogprobs
 from headrace.engine.sampling_params import SamplingParams
 from headrace.gateway.answer import Answer, AnsweredSample, finish_fields, serve, tokenized
+from headrace.gateway.conversations import answer_form
 from headrace.gateway.generation import Job, SampleDelta
 from headrace.gateway.http import read_body
 from headrace.gateway.logprobs import CompletionLogprobsWriter, Echo
@@ -37,7 +38,10 @@ class Completions:
         parsed = parse_completion(body, lenient=services.config.lenient)
         request = parsed.request
         services.check_model(request.model)
-        params = SamplingParams(**request.sampling())
+        form = answer_form(request)
+        grammar = await tokenized(len(body), services.text.answer_grammar, form)
+        await services.grammars.check(grammar, form.field)
+        params = SamplingParams(**request.sampling(), grammar=grammar)
         prompts = await tokenized(len(body), _prompts, services, request)
         for i, prompt in enumerate(prompts):
             field = f"prompt[{i}]" if len(prompts) > 1 else "prompt"

@@ -5,26 +5,51 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 
 from headrace.api.errors import ApiError, deadline_unmet, internal_error, overloaded, unavailable
-from headrace.api.fields import SamplingFields
 from headrace.engine.messages import Finish, Generate, PositionLogprobs, TokenDelta
 from headrace.engine.sampling_params import SamplingParams
 from headrace.engine.validation import check_request, check_room
 from headrace.gateway.config import GatewayConfig
 from headrace.gateway.metrics import Metrics
 from headrace.gateway.replica import Replica, ReplicaGone, ReplicaState
+from headrace.gateway.tool_calls import NOTHING_TO_CHECK, ArgumentCheck, count_calls
+from headrace.text.formats.pieces import MessagePiece, ToolCall
+from headrace.text.formats.writer import new_id
+from headrace.text.model_text import ModelText
 from headrace.text.prompt import Prompt
-from headrace.text.stream import MessageStream
+from headrace.text.stream import MessageForm, MessageStream, text_of
 from headrace.text.tokenizer import Tokenizer
 
 SECONDS_A_SAMPLE = 2.0  # a guess for Retry-After before anything was measured
+
+
+class JobTerms(Protocol):
+    """On what terms a request is served; every request body has them."""
+
+    @property
+    def cache_salt(self) -> str | None:
+        """Prefixes are shared only with requests of the same salt."""
+
+    @property
+    def user(self) -> str | None:
+        """The caller's label of its end user."""
+
+    @property
+    def urgency(self) -> int:
+        """Lower is more urgent."""
+
+    @property
+    def deadline_ms(self) -> float | None:
+        """Milliseconds within which the first token is wanted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +65,8 @@ class Job:
         tenant: Whose share of the engine it is served from.
         priority: Lower is more urgent.
         deadline: Stamp by which the first token is wanted, or the request is to be refused.
+        form: How the answer is taken apart; None: it is plain text.
+        check: Judges the arguments of calls.
     """
 
     prompt: Prompt
@@ -50,10 +77,19 @@ class Job:
     tenant: str = ""
     priority: int = 0
     deadline: float | None = None
+    form: MessageForm | None = None
+    check: ArgumentCheck = NOTHING_TO_CHECK
 
     @classmethod
     def of(
-        cls, request: SamplingFields, prompt: Prompt, params: SamplingParams, received: float, tenant: str | None
+        cls,
+        request: JobTerms,
+        prompt: Prompt,
+        params: SamplingParams,
+        received: float,
+        tenant: str | None,
+        form: MessageForm | None = None,
+        check: ArgumentCheck = NOTHING_TO_CHECK,
     ) -> Job:
         """The job of a request whose prompt was just tokenized.
 
@@ -70,30 +106,39 @@ class Job:
             tenant=tenant if tenant is not None else request.user or "",
             priority=request.urgency,
             deadline=None if request.deadline_ms is None else received + request.deadline_ms / 1000,
+            form=form,
+            check=check,
         )
 
 
 @dataclass(frozen=True, slots=True)
 class SampleDelta:
-    """What a step added to a sample, as text.
+    """What a step added to a sample.
 
     Attributes:
         choice: Which of the answer's choices: sample ``s`` of job ``j`` is choice ``j * n + s``.
-        text: New text; may be empty while a character or a possible stop string is incomplete.
+        pieces: New text, reasoning and calls; may be none while something is incomplete.
         tokens: New tokens, all of them.
         logprobs: One entry a new token that is part of the text, where asked for.
         prompt_logprobs: With the first delta, where asked for.
         cached_tokens: With the first delta.
         finish: With the last delta.
+        reasoning_tokens: How many of all tokens so far were reasoning.
     """
 
     choice: int
-    text: str
+    pieces: list[MessagePiece]
     tokens: list[int] = field(default_factory=list)
     logprobs: list[PositionLogprobs] = field(default_factory=list)
     prompt_logprobs: list[PositionLogprobs] | None = None
     cached_tokens: int | None = None
     finish: Finish | None = None
+    reasoning_tokens: int = 0
+
+    @property
+    def text(self) -> str:
+        """The new part of the answer itself."""
+        return text_of(self.pieces)
 
 
 class Generator:
@@ -101,14 +146,14 @@ class Generator:
 
     Args:
         replica: Where they run.
-        tokenizer: Of the model served.
+        text: What the model served reads and writes.
         config: Limits.
         metrics: What is observed.
     """
 
-    def __init__(self, replica: Replica, tokenizer: Tokenizer, config: GatewayConfig, metrics: Metrics) -> None:
+    def __init__(self, replica: Replica, text: ModelText, config: GatewayConfig, metrics: Metrics) -> None:
         self.replica = replica
-        self.tokenizer = tokenizer
+        self.tokenizer = text.tokenizer
         self._config = config
         self._metrics = metrics
         self._admitted = 0
@@ -174,7 +219,7 @@ class Generator:
             ApiError: 503 when the engine was lost, 500 when it failed on one of the jobs.
         """
         n, routed = jobs[0].params.n, time.monotonic()
-        samples = [_Sample(self.tokenizer, job.params, n * i + k) for i, job in enumerate(jobs) for k in range(n)]
+        samples = [_Sample(self.tokenizer, job, n * i + k) for i, job in enumerate(jobs) for k in range(n)]
         try:
             async with aclosing(self.replica.generate([_message(job, routed) for job in jobs])) as steps:
                 async for step in steps:
@@ -184,6 +229,9 @@ class Generator:
                             sample = samples[job * n + delta.index]
                             self._observe(sample, delta)
                             deltas.append(sample.push(delta))
+                            form = jobs[job].form
+                            if form is not None:
+                                count_calls(self._metrics, form.format.name, deltas[-1].pieces, jobs[job].check)
                     except ApiError:
                         if deltas:  # what came before the failure is sent before it, however they arrived
                             yield deltas
@@ -223,25 +271,44 @@ class Generator:
 class _Sample:
     """One sample's text and counts so far."""
 
-    def __init__(self, tokenizer: Tokenizer, params: SamplingParams, choice: int) -> None:
+    def __init__(self, tokenizer: Tokenizer, job: Job, choice: int) -> None:
         self._choice = choice
-        self._stream = MessageStream.following(tokenizer, params)
+        self._stream = MessageStream.following(tokenizer, job.params, job.form)
+        self._calls = None if job.form is None else job.form.format.calls
+        self._called = 0
         self.count = 0
         self.last_delta: float | None = None
 
     def push(self, delta: TokenDelta) -> SampleDelta:
-        hidden = delta.finish.hidden_tokens if delta.finish is not None else 0
-        text = self._stream.take(delta.tokens, hidden=hidden, last=delta.finish is not None)
+        finish = delta.finish
+        hidden = finish.hidden_tokens if finish is not None else 0
+        cut = finish is not None and finish.reason != "stop"
+        pieces = self._named(self._stream.take(delta.tokens, hidden=hidden, last=finish is not None, cut=cut))
         self.count += len(delta.tokens)
         return SampleDelta(
             choice=self._choice,
-            text=text,
+            pieces=pieces,
             tokens=delta.tokens,
             logprobs=(delta.logprobs or [])[: len(delta.tokens) - hidden],
             prompt_logprobs=delta.prompt_logprobs,
             cached_tokens=delta.cached_tokens,
-            finish=delta.finish,
+            finish=finish,
+            reasoning_tokens=self._stream.reasoning_tokens,
         )
+
+    def _named(self, pieces: list[MessagePiece]) -> list[MessagePiece]:
+        """The pieces, with an id for each call that the model gave none."""
+        if self._calls is None:
+            return pieces
+        named: list[MessagePiece] = []
+        for piece in pieces:
+            if isinstance(piece, ToolCall):
+                made = piece.id or new_id(self._calls, piece.name, self._called)
+                self._called += 1
+                named.append(dataclasses.replace(piece, id=made))
+            else:
+                named.append(piece)
+        return named
 
 
 def _message(job: Job, routed: float) -> Generate:

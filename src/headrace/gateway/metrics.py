@@ -27,12 +27,17 @@ class Metrics:
         self.prompt_tokens = self._counter("prompt_tokens", "Prompt tokens of samples that got a first token.")
         self.cached_tokens = self._counter("prefix_cache_hit_tokens", "Prompt tokens found in the prefix tree.")
         self.tier_tokens = self._counter("prefix_tier_tokens", "Tokens loaded from host memory or disk.")
-        self.output_tokens = self._counter("generation_tokens", "Tokens drawn.")
+        self.output_tokens = self._counter("generation_tokens", "Tokens of answers.")
+        self.masked_tokens = self._counter("masked_tokens", "Those drawn where a grammar did not allow all.")
+        self.forced_tokens = self._counter("forced_tokens", "Those not drawn: a grammar allowed no others.")
         self.preemptions = self._counter("preemptions", "Samples put back into the queue for want of pages.")
         self.aborted = self._counter("requests_aborted", "Requests whose client went away.")
         self.restarts = self._counter("engine_restarts", "Engine processes that were lost and replaced.")
         self.requests = self._counter("http_requests", "Answers by route and status.", "route", "status")
         self.finished = self._counter("samples_finished", "Samples by reason of their end.", "reason")
+        self.tool_calls = self._counter(
+            "tool_calls", "What began as a tool call, by what became of it.", "format", "outcome"
+        )
 
         self.first_token = self._histogram("time_to_first_token_seconds", "Received to first token.", LATENCY)
         self.gap = self._histogram("inter_token_latency_seconds", "Between two tokens of a sample.", GAP)
@@ -51,6 +56,8 @@ class Metrics:
         self.cached_tokens.inc(now.cached_tokens - before.cached_tokens)
         self.tier_tokens.inc(now.tier_tokens - before.tier_tokens)
         self.output_tokens.inc(now.output_tokens - before.output_tokens)
+        self.masked_tokens.inc(now.masked_tokens - before.masked_tokens)
+        self.forced_tokens.inc(now.forced_tokens - before.forced_tokens)
         self.preemptions.inc(now.preemptions - before.preemptions)
         self.aborted.inc(now.aborted - before.aborted)
         if now.step > before.step:

@@ -11,9 +11,10 @@ from headrace.api.parsing import parse_detokenize, parse_tokenize
 from headrace.api.responses import Detokenized, Tokenized, encode
 from headrace.api.tokenize import TokenizeRequest
 from headrace.gateway.answer import tokenized
+from headrace.gateway.conversations import tokenize_conversation
 from headrace.gateway.http import json_response, read_body
 from headrace.gateway.services import Services
-from headrace.text.prompt import chat_prompt, token_prompt
+from headrace.text.prompt import token_prompt
 
 
 class Tokenize:
@@ -44,13 +45,7 @@ class Tokenize:
         tokenizer = self._services.tokenizer
         if request.messages is None:
             return tokenizer.encode(request.prompt or "", add_special_tokens=request.special_tokens)
-        prompt = chat_prompt(
-            tokenizer,
-            request.template_messages(),
-            add_generation_prompt=request.generation_prompt,
-            continue_final_message=bool(request.continue_final_message),
-            **(request.chat_template_kwargs or {}),
-        )
+        prompt = self._services.text.prompt(tokenize_conversation(request))
         if request.special_tokens:
             return tokenizer.encode(prompt.text or "", add_special_tokens=True)
         return list(prompt.tokens)

@@ -8,7 +8,7 @@ from headrace.engine.sampling_params import SamplingParams
 from headrace.engine.timeline import merged
 from headrace.llm.inputs import Job
 from headrace.llm.outputs import CompletionDelta, CompletionOutput, Logprob, PositionLogprobs, RequestOutput
-from headrace.text.stream import MessageStream
+from headrace.text.stream import MessageStream, text_of
 from headrace.text.tokenizer import Tokenizer
 
 
@@ -78,7 +78,7 @@ class _Sample:
     def push(self, delta: TokenDelta, logprobs: list[PositionLogprobs] | None) -> CompletionDelta:
         finish = delta.finish
         hidden = finish.hidden_tokens if finish is not None else 0
-        text = self._stream.take(delta.tokens, hidden=hidden, last=finish is not None)
+        text = text_of(self._stream.take(delta.tokens, hidden=hidden, last=finish is not None))
         self._texts.append(text)
         self._tokens += delta.tokens
         if self._logprobs is not None:

@@ -19,9 +19,11 @@ from headrace.llm.outputs import CompletionDelta, GenerationError, RequestOutput
 from headrace.llm.progress import load_progress, prompt_progress, pull_progress
 from headrace.models.hub import resolve
 from headrace.models.opening import open_checkpoint
+from headrace.models.registry import load_spec
 from headrace.quant.recipes import DEFAULT as DEFAULT_RECIPE
 from headrace.quant.recipes import Numerics
-from headrace.text.stream import stop_constraint_factory
+from headrace.text.constraint import ConstraintMaker
+from headrace.text.model_text import ModelText
 from headrace.text.tokenizer import Tokenizer, load_tokenizer
 
 Params = SamplingParams | Sequence[SamplingParams] | None
@@ -83,7 +85,8 @@ class LLM:
             raise InvalidInput(f"must be 'float32' or 'bfloat16', got {dtype!r:.80}", field="dtype")
         with pull_progress() as report:
             path = resolve(Path(model) if isinstance(model, os.PathLike) else model, report)
-        self._tokenizer = load_tokenizer(open_checkpoint(path).tokenizer)
+        checkpoint = open_checkpoint(path)
+        self._tokenizer = load_tokenizer(checkpoint.tokenizer)
         try:
             options = EngineOptions(
                 path=str(path),
@@ -101,7 +104,10 @@ class LLM:
                 prefix_cache=enable_prefix_caching,
             )
             with load_progress() as loaded:
-                engine, info = build_engine(options, stop_constraint_factory(self._tokenizer), loaded)
+                vocab_size = load_spec(checkpoint, options.name).vocab_size
+                text = ModelText(self._tokenizer)
+                constraints = ConstraintMaker(self._tokenizer, vocab_size, text.format)
+                engine, info = build_engine(options, constraints, loaded)
         except InvalidInput as error:
             raise error.renamed(_OUR_NAMES.get(error.field or "", error.field or "")) from None
         self.info: ReplicaInfo = info

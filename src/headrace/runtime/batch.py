@@ -17,19 +17,36 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from headrace.errors import InvalidInput
 from headrace.memory.commands import PageCommand, PlaceWrite
 from headrace.memory.page_form import PageForm
 
 IntArray = npt.NDArray[np.int32]
 FloatArray = npt.NDArray[np.float32]
+# Which tokens may be drawn: uint32 [mask_words(vocab)], little-endian; token t is bit t % 32 of word t // 32.
+Mask = npt.NDArray[np.uint32]
 
 FROM_SLOT = -1
+NO_MASKS: Mapping[int, Mask] = MappingProxyType({})
+
+
+def mask_words(vocab_size: int) -> int:
+    """Words of a mask."""
+    return -(-vocab_size // 32)
+
+
+def check_mask(mask: Mask, vocab_size: int) -> None:
+    """Raise ``InvalidInput`` where native code would read beyond a mask, or misread it."""
+    if mask.dtype != np.uint32 or mask.shape != (mask_words(vocab_size),) or not mask.flags.c_contiguous:
+        raise InvalidInput(f"must be {mask_words(vocab_size)} uint32, side by side", field="mask")
 
 
 def _no_tokens() -> IntArray:
@@ -310,6 +327,12 @@ class Executor(Protocol):
         """Take a batch; returns at once where the device allows."""
         ...
 
-    def collect(self, ticket: Ticket) -> StepOutput:
-        """Wait for the oldest batch and return what it produced."""
+    def collect(self, ticket: Ticket, masks: Mapping[int, Mask] = NO_MASKS) -> StepOutput:
+        """Wait for the oldest batch, draw its tokens, and return what it produced.
+
+        Args:
+            ticket: The batch's.
+            masks: Tokens that may be drawn from a row; all, where it has no mask. They come this late because they
+                depend on the tokens of the batch before: only drawing waits for them, not the forward pass.
+        """
         ...

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -20,8 +20,10 @@ from headrace.models.spec import ModelSpec
 from headrace.quant.recipes import Recipe
 from headrace.runtime.artifacts import open_model, open_weights
 from headrace.runtime.batch import (
+    NO_MASKS,
     Batch,
     BatchQueue,
+    Mask,
     StepOutput,
     Ticket,
     TokenLogprobs,
@@ -206,8 +208,12 @@ class CompiledExecutor:
             self._begin(batch)
         return ticket
 
-    def collect(self, ticket: Ticket) -> StepOutput:
+    def collect(self, ticket: Ticket, masks: Mapping[int, Mask] = NO_MASKS) -> StepOutput:
         """Help with the oldest batch, draw its tokens, and begin the next one.
+
+        Args:
+            ticket: The batch's.
+            masks: Tokens that may be drawn from a row; all, where it has no mask.
 
         Raises:
             RuntimeError: The ticket is not the oldest batch's.
@@ -217,7 +223,7 @@ class CompiledExecutor:
         try:
             if isinstance(running, Exception):
                 raise running
-            output = empty_output(batch.step) if running is None else self._finish(batch, running)
+            output = empty_output(batch.step) if running is None else self._finish(batch, running, masks)
         except Exception:
             self._queue.clear()
             raise
@@ -238,7 +244,7 @@ class CompiledExecutor:
         except Exception as error:  # it is the batch's, not of whoever happens to call
             self._running = error
 
-    def _finish(self, batch: Batch, running: _Running) -> StepOutput:
+    def _finish(self, batch: Batch, running: _Running, masks: Mapping[int, Mask]) -> StepOutput:
         step, draws = running.step, running.draws
         self.program.join()
         self.forwards += 1
@@ -249,7 +255,9 @@ class CompiledExecutor:
             prompt = tuple(self._prompt_logprobs(batch, i, step) for i in range(batch.rows))
             if any(prompt):
                 logits = self._logits_of(step, draws.last)
-        got = self.sampler.draw(draws.slots, logits, draws.positions) if draws.slots else Drawn(draws.rows, [])
+        if masks and not batch.decode:
+            masks = {i: masks[row] for i, row in enumerate(draws.rows.tolist()) if row in masks}
+        got = self.sampler.draw(draws.slots, logits, draws.positions, masks) if draws.slots else Drawn(draws.rows, [])
         errors = {
             i: str(NotFinite()) for i, token in zip(draws.rows.tolist(), got.tokens.tolist(), strict=True) if token < 0
         }

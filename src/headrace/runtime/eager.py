@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -15,10 +15,12 @@ from headrace.memory.page_form import PageForm
 from headrace.models.families.model import FamilyModel
 from headrace.models.spec import ModelSpec
 from headrace.runtime.batch import (
+    NO_MASKS,
     Batch,
     BatchQueue,
     FloatArray,
     IntArray,
+    Mask,
     StepOutput,
     Ticket,
     TokenLogprobs,
@@ -97,8 +99,12 @@ class EagerExecutor:
         """Queue a batch; it runs when it is collected."""
         return self._queue.put(batch)
 
-    def collect(self, ticket: Ticket) -> StepOutput:
+    def collect(self, ticket: Ticket, masks: Mapping[int, Mask] = NO_MASKS) -> StepOutput:
         """Run the oldest batch and return what it produced.
+
+        Args:
+            ticket: The batch's.
+            masks: Tokens that may be drawn from a row; all, where it has no mask.
 
         Raises:
             RuntimeError: The ticket is not the oldest batch's.
@@ -112,7 +118,7 @@ class EagerExecutor:
                 if not rows:
                     return empty_output(batch.step)
                 hidden = self._forward(batch, rows)
-                return self._output(batch, rows, hidden, begin)
+                return self._output(batch, rows, hidden, masks, begin)
         except Exception:
             self._queue.clear()
             raise
@@ -151,7 +157,9 @@ class EagerExecutor:
         state = PagedState(self._groups, self._tables, self.slots.page_rows, rows)
         return self.model.hidden(tokens, positions, state)
 
-    def _output(self, batch: Batch, rows: list[Row], hidden: Tensor, begin: float) -> StepOutput:
+    def _output(
+        self, batch: Batch, rows: list[Row], hidden: Tensor, masks: Mapping[int, Mask], begin: float
+    ) -> StepOutput:
         # Before a token is drawn: drawing changes slots, so what fails after it could not be run again.
         prompt = tuple(self._prompt_logprobs(row, hidden) for row in rows)
         tokens = np.full(len(rows), -1, np.int32)
@@ -163,7 +171,7 @@ class EagerExecutor:
             logits = self.model.logits(hidden[last]).numpy()
             for i, row_logits in zip(drawn.tolist(), logits, strict=True):
                 try:
-                    tokens[i], logprobs[i] = self.slots.draw(rows[i].slot, row_logits, rows[i].context)
+                    tokens[i], logprobs[i] = self.slots.draw(rows[i].slot, row_logits, rows[i].context, masks.get(i))
                 except Exception as error:
                     errors[i] = str(error)
         seconds = time.perf_counter() - begin

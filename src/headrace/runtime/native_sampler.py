@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from headrace.compiler.native.build import Builder, Source
 from headrace.compiler.native.cpu import cpu_features
 from headrace.compiler.native.pool import ThreadPool
 from headrace.errors import InvalidInput
-from headrace.runtime.batch import FloatArray, IntArray, SlotSampling, TokenLogprobs
+from headrace.runtime.batch import NO_MASKS, FloatArray, IntArray, Mask, SlotSampling, TokenLogprobs, check_mask
 from headrace.runtime.native_program import aligned
 from headrace.runtime.sampler import ONE, NotFinite, TokenCounts
 from headrace.runtime.slots import Slot, SlotTable
@@ -28,7 +29,7 @@ _NUMBERS = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_pen
 _WHOLE = (
     *("position", "prompt_length", "min_tokens", "top_k"),
     *("bias_count", "bias_tokens", "bias_values", "suppress_count", "suppress"),
-    *("output", "seen", "report", "token"),
+    *("output", "seen", "mask", "report", "token"),
 )
 # As in sampler.c.
 ROW = np.dtype(
@@ -69,7 +70,7 @@ class _Buffers:
         arrays = (self.results, self.tokens, self.values, self.scratch)
         places = [0, self.settings.ctypes.data, 0, *(array.ctypes.data for array in arrays)]
         self.addresses = (ctypes.c_void_p * len(places))(*places)
-        self.positions, self.drawn = self.settings["position"], self.results["token"]
+        self.positions, self.masks, self.drawn = self.settings["position"], self.settings["mask"], self.results["token"]
 
 
 def sampler_source(flags: tuple[str, ...] | None = None, *, sanitize: bool = False) -> Source:
@@ -122,23 +123,33 @@ class NativeSampler:
         self._drawing: tuple[int, list[int]] | None = None
         self._counted: list[tuple[int, TokenCounts]] = []
         self._reported: list[tuple[int, int]] = []
+        self._masked: list[int] = []  # rows whose settings have the address of a mask
         self._buffers = _Buffers(slots, 0, self._scratch)
 
-    def draw(self, slots: list[int], logits: FloatArray, positions: npt.NDArray[np.integer]) -> Drawn:
+    def draw(
+        self,
+        slots: list[int],
+        logits: FloatArray,
+        positions: npt.NDArray[np.integer],
+        masks: Mapping[int, Mask] = NO_MASKS,
+    ) -> Drawn:
         """Draw the next token of each of these slots, and remember it there.
 
         Args:
             slots: [rows], no two the same.
             logits: float32 [rows, vocab].
             positions: int [rows], index of the drawn token in its sequence.
+            masks: Tokens that may be drawn from a row; all, where it has no mask.
 
         Raises:
-            InvalidInput: A slot's settings cannot be used; no token is drawn.
+            InvalidInput: A slot's settings or a mask cannot be used; no token is drawn.
         """
         drawing = self._table.opened, slots
         if drawing != self._drawing:
             self._gather(slots)
             self._drawing = drawing
+        if masks or self._masked:
+            self._place(masks)
         buffers, rows, last_tokens = self._buffers, len(slots), self._table.last_tokens
         buffers.positions[:rows] = positions
         self._call(rows, logits)
@@ -188,6 +199,15 @@ class NativeSampler:
         buffers = self._room(len(slots), max((top for _, top in self._reported), default=0))
         # Any other mode copies twice.
         np.take(self._settings, slots, out=buffers.settings[: len(slots)], mode="clip")
+
+    def _place(self, masks: Mapping[int, Mask]) -> None:
+        """Put the addresses of these masks, and no others, into the settings."""
+        for mask in masks.values():
+            check_mask(mask, self._vocab)
+        self._buffers.masks[self._masked] = 0
+        for i, mask in masks.items():
+            self._buffers.masks[i] = mask.ctypes.data
+        self._masked = list(masks)
 
     def _learn(self, slot: int, state: Slot) -> None:
         row, kept = settings_row(state, self._vocab)

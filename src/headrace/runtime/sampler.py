@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.errors import HeadraceError
-from headrace.runtime.batch import FloatArray, IntArray, SlotSampling, TokenLogprobs
+from headrace.runtime.batch import FloatArray, IntArray, Mask, SlotSampling, TokenLogprobs
 
 # As in vLLM: below it a temperature is none, and dividing by it would only overflow.
 GREEDY_BELOW = 1e-5
@@ -40,10 +40,10 @@ WeightArray = npt.NDArray[np.int64]
 
 
 class NotFinite(HeadraceError, ValueError):
-    """A model gave logits that allow no token: a NaN, plus infinity, or nothing above minus infinity."""
+    """No token can be drawn: the logits have a NaN or plus infinity, or nothing above minus infinity is allowed."""
 
     def __init__(self) -> None:
-        super().__init__("the model's logits are not finite")
+        super().__init__("no token can be drawn: the model's logits are not finite, or all of them are masked")
 
 
 class TokenCounts:
@@ -52,19 +52,22 @@ class TokenCounts:
     Attributes:
         output: int32 [vocab]: occurrences in the output.
         seen: bool [vocab]: in the prompt or the output.
+        length: Tokens counted, prompt and output.
     """
 
-    __slots__ = ("output", "seen")
+    __slots__ = ("length", "output", "seen")
 
     def __init__(self, tokens: IntArray, prompt_length: int, vocab_size: int) -> None:
         self.output = np.bincount(tokens[prompt_length:], minlength=vocab_size).astype(np.int32)
         self.seen = np.zeros(vocab_size, np.bool_)
         self.seen[tokens] = True
+        self.length = len(tokens)
 
     def add(self, token: int) -> None:
         """Count an output token."""
         self.output[token] += 1
         self.seen[token] = True
+        self.length += 1
 
 
 def needs_counts(sampling: SlotSampling) -> bool:
@@ -73,7 +76,13 @@ def needs_counts(sampling: SlotSampling) -> bool:
 
 
 def sample(
-    logits: FloatArray, sampling: SlotSampling, counts: TokenCounts | None, *, position: int, output_length: int
+    logits: FloatArray,
+    sampling: SlotSampling,
+    counts: TokenCounts | None,
+    *,
+    position: int,
+    output_length: int,
+    mask: Mask | None = None,
 ) -> int:
     """Draw the token that follows a position.
 
@@ -83,11 +92,12 @@ def sample(
         counts: What the slot has seen; None if nothing is penalized.
         position: Index of the drawn token in its sequence, for the random number.
         output_length: Output tokens so far, for ``min_tokens``.
+        mask: Tokens that may be drawn; None: all.
 
     Raises:
-        NotFinite: The logits, as they are or after penalties, allow no token.
+        NotFinite: The logits, as they are or after mask and penalties, allow no token.
     """
-    adjusted = _adjust(logits, sampling, counts, output_length)
+    adjusted = _adjust(logits, sampling, counts, output_length, mask)
     if adjusted is not logits:
         _peak(logits)
     _peak(adjusted)
@@ -157,11 +167,24 @@ def _peak(logits: FloatArray) -> float:
     return peak
 
 
-def _adjust(logits: FloatArray, sampling: SlotSampling, counts: TokenCounts | None, output_length: int) -> FloatArray:
+def allowed_tokens(mask: Mask, vocab_size: int) -> npt.NDArray[np.bool_]:
+    """bool [vocab]: a mask's bits."""
+    return np.unpackbits(mask.view(np.uint8), count=vocab_size, bitorder="little").view(np.bool_)
+
+
+def _adjust(
+    logits: FloatArray,
+    sampling: SlotSampling,
+    counts: TokenCounts | None,
+    output_length: int,
+    mask: Mask | None = None,
+) -> FloatArray:
     too_short = output_length < sampling.min_tokens
-    if counts is None and not too_short and not len(sampling.bias_tokens):
+    if mask is None and counts is None and not too_short and not len(sampling.bias_tokens):
         return logits
     adjusted = logits.copy()
+    if mask is not None:
+        adjusted[~allowed_tokens(mask, len(logits))] = -np.inf
     if too_short:
         adjusted[sampling.suppress] = -np.inf
     adjusted[sampling.bias_tokens] += sampling.bias_values

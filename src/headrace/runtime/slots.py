@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headrace.runtime.batch import FROM_SLOT, Batch, FloatArray, IntArray, SlotSampling, TokenLogprobs
+from headrace.runtime.batch import FROM_SLOT, Batch, FloatArray, IntArray, Mask, SlotSampling, TokenLogprobs
 from headrace.runtime.sampler import TokenCounts, needs_counts, sample, token_logprobs
 
 
@@ -66,6 +66,19 @@ class SlotTable:
             self.opened += 1
         for write in batch.pages:
             self.page_rows[write.group][write.slot, write.start : write.start + len(write.handles)] = write.handles
+        if not batch.decode:
+            self._count_given(batch)
+
+    def _count_given(self, batch: Batch) -> None:
+        """Count output that was not drawn here but comes in a batch."""
+        starts, offsets = batch.starts.tolist(), batch.offsets.tolist()
+        for row, slot in enumerate(batch.slots.tolist()):
+            counts = self[slot].counts
+            if counts is not None:
+                counted = max(0, counts.length - starts[row])
+                for token in batch.tokens[offsets[row] + counted : offsets[row + 1]].tolist():
+                    if token != FROM_SLOT:  # its slot could draw nothing
+                        counts.add(token)
 
     def resolve(self, batch: Batch) -> IntArray:
         """int32 [total]: the batch's tokens with ``FROM_SLOT`` replaced by what the slots drew last."""
@@ -74,11 +87,13 @@ class SlotTable:
             return last
         return np.where(batch.tokens == FROM_SLOT, np.repeat(last, np.diff(batch.offsets)), batch.tokens)
 
-    def draw(self, slot: int, logits: FloatArray, position: int) -> tuple[int, TokenLogprobs | None]:
+    def draw(
+        self, slot: int, logits: FloatArray, position: int, mask: Mask | None = None
+    ) -> tuple[int, TokenLogprobs | None]:
         """Draw the token at ``position`` of the slot's sequence from float32 [vocab] logits and remember it."""
         state = self[slot]
-        sampling = state.sampling
-        token = sample(logits, sampling, state.counts, position=position, output_length=position - state.prompt_length)
+        sampling, length = state.sampling, position - state.prompt_length
+        token = sample(logits, sampling, state.counts, position=position, output_length=length, mask=mask)
         report = None if sampling.logprobs is None else token_logprobs(logits, token, sampling.logprobs)
         self.last_tokens[slot] = token
         if state.counts is not None:

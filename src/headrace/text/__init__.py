@@ -4,7 +4,7 @@ from headrace.text.chat_template import ChatTemplate
 from headrace.text.detokenizer import Detokenizer
 from headrace.text.prompt import Prompt, chat_prompt, text_prompt, token_prompt
 from headrace.text.stop import StopMatcher
-from headrace.text.stream import MessageDelta, MessageStream, StopStringConstraint, stop_constraint_factory
+from headrace.text.stream import MessageDelta, MessageStream, StopWatch
 from headrace.text.tokenizer import Tokenizer, load_tokenizer
 
 __all__ = [
@@ -14,11 +14,10 @@ __all__ = [
     "MessageStream",
     "Prompt",
     "StopMatcher",
-    "StopStringConstraint",
+    "StopWatch",
     "Tokenizer",
     "chat_prompt",
     "load_tokenizer",
-    "stop_constraint_factory",
     "text_prompt",
     "token_prompt",
 ]

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any
 
 import jinja2
-from jinja2 import nodes
+from jinja2 import meta, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import MAX_RANGE, ImmutableSandboxedEnvironment
@@ -48,6 +48,7 @@ class ChatTemplate:
         source: The Jinja source.
         wants_parts: The template walks over a message's content as a list of parts, so such a list may be
             passed as it is; otherwise content must be a string.
+        variables: Names that the template reads and does not set.
     """
 
     def __init__(self, source: str, tokens: Mapping[str, str]) -> None:
@@ -56,11 +57,14 @@ class ChatTemplate:
         self._template: jinja2.Template | None = None
         self._problem = ""
         self.wants_parts = False
+        self.variables: frozenset[str] = frozenset()
         environment = _environment()
         # A model whose template is broken still serves completions, so the error waits for the first chat.
         try:
             self._template = environment.from_string(source)
-            self.wants_parts = _walks_over_content(environment.parse(source))
+            parsed = environment.parse(source)
+            self.wants_parts = _walks_over_content(parsed)
+            self.variables = frozenset(meta.find_undeclared_variables(parsed))
         except (jinja2.TemplateError, RecursionError) as error:
             self._problem = str(error) or type(error).__name__
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+from collections.abc import Sequence
 
 from headrace.text.tokenizer import Tokenizer, Tokens, bytes_of
 
@@ -20,10 +21,18 @@ class Detokenizer:
         tokenizer: Whose tokens they are.
         skip_special_tokens: Leave control tokens out.
         continues: As in ``Tokenizer.decode``.
+        table: The bytes of each token, instead of the tokenizer's own.
     """
 
-    def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool = True, *, continues: bool = False) -> None:
-        self._table = tokenizer.byte_table(skip_special_tokens)
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        skip_special_tokens: bool = True,
+        *,
+        continues: bool = False,
+        table: Sequence[bytes] | None = None,
+    ) -> None:
+        self._table = tokenizer.byte_table(skip_special_tokens) if table is None else table
         self._utf8 = _utf8("replace")
         self._strip = 0 if continues else tokenizer.strip_left
 

@@ -117,6 +117,11 @@ class StopMatcher:
         self._held = seen[shown:]
         return StopText(seen[:shown])
 
+    def release(self) -> str:
+        """Something other than text comes next, across which no stop string reaches: returns what was held back."""
+        held, self._held, self._node = self._held, "", self._automaton.root
+        return held
+
     def finish(self) -> str:
         """The text ends for another reason: returns what was held back."""
         held, self._held, self._ended = self._held, "", True

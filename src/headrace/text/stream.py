@@ -1,5 +1,8 @@
-"""Tokens to text with stop strings: ``MessageStream`` for whoever shows the text, ``StopStringConstraint`` for
-the engine. Both run the same detokenizer and matcher over the same tokens, so they agree on where a text ends.
+"""Tokens to the pieces of a message, with stop strings: ``MessageStream`` for whoever shows them, ``StopWatch`` for the
+engine. Both run the same detokenizer, reader and matcher over the same tokens, so they agree on where a message ends.
+
+Where a message is taken apart (``Reading``), stop strings are looked for in the answer itself: not in reasoning, nor in
+calls, nor across them.
 
 ``min_tokens``: a stop string counts only if it is completed by output token k with k > ``min_tokens`` (counted
 from 1); one completed earlier is text like any other. Output continues its prompt, so the space before a first
@@ -8,12 +11,16 @@ word is kept (see ``Tokenizer.decode``, ``continues``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 from headrace.text.detokenizer import Detokenizer
-from headrace.text.stop import StopMatcher, StopText
+from headrace.text.formats.notation import Format
+from headrace.text.formats.pieces import MessagePiece, Text, joined
+from headrace.text.reading import Reading
+from headrace.text.stop import StopMatcher
 from headrace.text.tokenizer import Tokenizer, Tokens
 
 
@@ -22,12 +29,22 @@ class MessageDelta:
     """What new tokens add to a message.
 
     Attributes:
-        text: The text to append.
+        pieces: What to append.
         stop: The stop string that ended the message, or None.
     """
 
-    text: str
+    pieces: list[MessagePiece]
     stop: str | None = None
+
+    @property
+    def text(self) -> str:
+        """The part of the answer itself."""
+        return text_of(self.pieces)
+
+
+def text_of(pieces: Iterable[MessagePiece]) -> str:
+    """The answer itself: all texts, joined."""
+    return "".join(piece.text for piece in pieces if isinstance(piece, Text))
 
 
 class StopSettings(Protocol):
@@ -50,31 +67,24 @@ class StopSettings(Protocol):
         """Show the stop string too."""
 
 
-class _TextEnd:
-    """Detokenizer and stop matcher in step, a token at a time."""
+@dataclass(frozen=True, slots=True)
+class MessageForm:
+    """How messages of a request are written: the model's format, and what of it the request uses."""
 
-    def __init__(
-        self, tokenizer: Tokenizer, stop: Sequence[str], min_tokens: int, skip_special_tokens: bool, include: bool
-    ) -> None:
-        self.detokenizer = Detokenizer(tokenizer, skip_special_tokens, continues=True)
-        self.matcher = StopMatcher(stop, include)
-        self._min_tokens = min_tokens
-        self._count = 0
-
-    def push(self, token: int) -> StopText:
-        self._count += 1
-        return self.matcher.push(self.detokenizer.push((token,)), counts=self._count > self._min_tokens)
+    format: Format
+    reading: Reading
 
 
 class MessageStream:
-    """The text of one sample, as its tokens arrive.
+    """One sample's message, as its tokens arrive.
 
     Args:
         tokenizer: Whose tokens they are.
-        skip_special_tokens: Leave control tokens out.
-        stop: Strings that end the text.
+        skip_special_tokens: Leave control tokens out, but for those that belong to the message's form.
+        stop: Strings that end the message.
         min_tokens: Output tokens before which no stop string counts.
         include_stop_str_in_output: Show the stop string too.
+        form: How the message is taken apart; None: it is plain text.
     """
 
     def __init__(
@@ -85,13 +95,19 @@ class MessageStream:
         stop: Sequence[str] = (),
         min_tokens: int = 0,
         include_stop_str_in_output: bool = False,
+        form: MessageForm | None = None,
     ) -> None:
-        self._end = _TextEnd(tokenizer, stop, min_tokens, skip_special_tokens, include_stop_str_in_output)
-        self._watches = any(stop)
+        table = None if form is None or not skip_special_tokens else _table_of(tokenizer, form.format)
+        self._detokenizer = Detokenizer(tokenizer, skip_special_tokens, continues=True, table=table)
+        self._reader = None if form is None else form.reading.reader(form.format)
+        self._matcher = StopMatcher(stop, include_stop_str_in_output) if any(stop) else None
+        self._min_tokens = min_tokens
+        self._count = 0
         self._stopped = False
+        self.reasoning_tokens = 0
 
     @classmethod
-    def following(cls, tokenizer: Tokenizer, settings: StopSettings) -> MessageStream:
+    def following(cls, tokenizer: Tokenizer, settings: StopSettings, form: MessageForm | None = None) -> MessageStream:
         """The stream of a sample with a request's settings."""
         return cls(
             tokenizer,
@@ -99,71 +115,101 @@ class MessageStream:
             stop=settings.stop,
             min_tokens=settings.min_tokens,
             include_stop_str_in_output=settings.include_stop_str_in_output,
+            form=form,
         )
 
-    def take(self, tokens: Tokens, *, hidden: int = 0, last: bool = False) -> str:
-        """The text that a step adds.
+    def take(self, tokens: Tokens, *, hidden: int = 0, last: bool = False, cut: bool = False) -> list[MessagePiece]:
+        """What a step adds.
 
         Args:
             tokens: The step's tokens.
-            hidden: How many of them, at the end, are no part of the text.
+            hidden: How many of them, at the end, are no part of the message.
             last: The sample ended: what was held back comes too.
+            cut: It was cut short.
         """
-        text = self.push(tokens[: len(tokens) - hidden]).text
-        return text + self.finish().text if last else text
+        pieces = self.push(tokens[: len(tokens) - hidden]).pieces
+        return joined([*pieces, *self.finish(cut=cut).pieces]) if last else pieces
 
     def push(self, tokens: Tokens) -> MessageDelta:
         """Take the next tokens (ids); tokens after the one that completed a stop string add nothing."""
         if self._stopped:
-            return MessageDelta("")
-        if not self._watches:
-            return MessageDelta(self._end.detokenizer.push(tokens))
-        shown = []
+            return MessageDelta([])
+        if self._reader is None and self._matcher is None:
+            return MessageDelta(_texts(self._detokenizer.push(tokens)))
+        shown: list[MessagePiece] = []
         for token in tokens:
-            part = self._end.push(int(token))
-            shown.append(part.text)
-            if part.stop is not None:
+            self._count += 1
+            text = self._detokenizer.push((int(token),))
+            thinking = self._reader is not None and self._reader.in_reasoning
+            pieces, stop = self._watched(_texts(text) if self._reader is None else self._reader.push(text))
+            self.reasoning_tokens += thinking and self._reader is not None and self._reader.in_reasoning
+            shown += pieces
+            if stop is not None:
                 self._stopped = True
-                return MessageDelta("".join(shown), part.stop)
-        return MessageDelta("".join(shown))
+                return MessageDelta(joined(shown), stop)
+        return MessageDelta(joined(shown))
 
-    def finish(self) -> MessageDelta:
-        """The sample ended: returns the text held back.
+    def finish(self, *, cut: bool = False) -> MessageDelta:
+        """The sample ended: returns what was held back.
 
         No stop string is sought in it: the engine, which decides where a sample ends, did not see it complete.
+
+        Args:
+            cut: It was cut short: a call that is not complete is none.
         """
         if self._stopped:
-            return MessageDelta("")
+            return MessageDelta([])
         self._stopped = True
-        return MessageDelta(self._end.matcher.finish() + self._end.detokenizer.finish())
+        text = self._detokenizer.finish()
+        pieces = _texts(text) if self._reader is None else [*self._reader.push(text), *self._reader.finish(cut=cut)]
+        if self._matcher is None:
+            return MessageDelta(joined(pieces))
+        return MessageDelta(joined([*_texts(self._matcher.finish()), *pieces]))
+
+    def _watched(self, pieces: list[MessagePiece]) -> tuple[list[MessagePiece], str | None]:
+        """The pieces up to a stop string, and that one."""
+        matcher = self._matcher
+        if matcher is None:
+            return pieces, None
+        shown: list[MessagePiece] = []
+        for piece in pieces:
+            if not isinstance(piece, Text):
+                shown += [*_texts(matcher.release()), piece]
+                continue
+            found = matcher.push(piece.text, counts=self._count > self._min_tokens)
+            if found.text:
+                shown.append(Text(found.text, piece.fault))
+            if found.stop is not None:
+                return shown, found.stop
+        return shown, None
 
 
-class StopStringConstraint:
-    """Ends a sample at a stop string, for the engine.
+class StopWatch:
+    """Ends a sample at a stop string, for the engine: a stream of whose pieces nobody takes note.
 
     Args:
-        tokenizer: Whose tokens they are.
-        stop: Strings that end the text.
-        min_tokens: Output tokens before which no stop string counts.
-        skip_special_tokens: Whether control tokens are part of the text.
+        stream: The sample's.
     """
 
-    def __init__(
-        self, tokenizer: Tokenizer, stop: Sequence[str], min_tokens: int = 0, skip_special_tokens: bool = True
-    ) -> None:
-        self._end = _TextEnd(tokenizer, stop, min_tokens, skip_special_tokens, include=False)
+    def __init__(self, stream: MessageStream) -> None:
+        self._stream = stream
+
+    ready = True
+    complete = False
+
+    def allowed(self) -> None:
+        """Any token may come next."""
 
     def accept(self, token: int) -> str | None:
         """Take the next output token; returns the stop string that it completed, or None to go on."""
-        return self._end.push(token).stop
+        return self._stream.push((token,)).stop
 
 
-def stop_constraint_factory(tokenizer: Tokenizer) -> Callable[[StopSettings], StopStringConstraint | None]:
-    """What the engine calls for each sample: a constraint if the request has stop strings, else None."""
+@lru_cache(maxsize=8)
+def _table_of(tokenizer: Tokenizer, found: Format) -> Sequence[bytes]:
+    """The bytes of each token, control tokens left out but for those that the format's markers hold."""
+    return tokenizer.byte_table_showing(found.markers)
 
-    def make(params: StopSettings) -> StopStringConstraint | None:
-        if not any(params.stop):
-            return None
-        return StopStringConstraint(tokenizer, params.stop, params.min_tokens, params.skip_special_tokens)
 
-    return make
+def _texts(text: str) -> list[MessagePiece]:
+    return [Text(text)] if text else []

@@ -124,6 +124,15 @@ class Tokenizer:
         """The bytes of each token by id; those of control tokens are empty if they are to be skipped."""
         return self._table_without_special if skip_special_tokens else self._table
 
+    def byte_table_showing(self, texts: Iterable[str]) -> Sequence[bytes]:
+        """The bytes of each token by id, those of control tokens empty but for the ones that occur in these texts."""
+        joined = "\0".join(texts)
+        shown = [index for index in self.special_ids if (text := self.token_text(index)) and text in joined]
+        table = list(self._table_without_special)
+        for index in shown:
+            table[index] = self._table[index]
+        return table
+
     @property
     def strip_left(self) -> int:
         """Spaces that ``decode`` removes from the beginning of a text."""

@@ -22,6 +22,7 @@ typedef struct {
     int64_t bias_count, bias_tokens, bias_values; /* int32 and float32 [bias_count] */
     int64_t suppress_count, suppress;             /* int32 [suppress_count] */
     int64_t output, seen;                         /* int32 and bytes [vocab]; 0: nothing is penalized */
+    int64_t mask;                                 /* uint32 [ceil(vocab / 32)], a bit a token; 0: all may be drawn */
     int64_t report;                               /* likeliest tokens to report; -1: no log probabilities */
     int64_t token;                                /* the token to report on; -1: draw it */
 } row;
@@ -43,6 +44,14 @@ typedef struct {
     int64_t count, vocab, width;
 } job;
 
+/* Copies the logits of tokens that may be drawn; the others become minus infinity. */
+static void copy_allowed(const uint32_t *mask, const float *x, int64_t n, float *copy) {
+    int64_t at = 0;
+    for (; at + 32 <= n; at += 32)
+        for (int i = 0; i < 32; i++) copy[at + i] = mask[at / 32] >> i & 1 ? x[at + i] : -INFINITY;
+    for (; at < n; at++) copy[at] = mask[at / 32] >> at % 32 & 1 ? x[at] : -INFINITY;
+}
+
 static void penalize(const row *r, const char *base, float *x, int64_t n) {
     const int32_t *output = (const int32_t *)(base + r->output);
     const uint8_t *seen = (const uint8_t *)(base + r->seen);
@@ -62,8 +71,11 @@ static void penalize(const row *r, const char *base, float *x, int64_t n) {
 /* Logits after everything that changes single ones: `x` itself, or a copy. */
 static const float *adjust(const row *r, const char *base, const float *x, int64_t n, float *copy) {
     const int64_t suppressed = r->position - r->prompt_length < r->min_tokens ? r->suppress_count : 0;
-    if (!suppressed && !r->bias_count && !r->seen) return x;
-    memcpy(copy, x, (size_t)n * sizeof(float));
+    if (!r->mask && !suppressed && !r->bias_count && !r->seen) return x;
+    if (r->mask)
+        copy_allowed((const uint32_t *)(base + r->mask), x, n, copy);
+    else
+        memcpy(copy, x, (size_t)n * sizeof(float));
     const int32_t *suppress = (const int32_t *)(base + r->suppress);
     for (int64_t i = 0; i < suppressed; i++) copy[suppress[i]] = -INFINITY;
     const int32_t *tokens = (const int32_t *)(base + r->bias_tokens);

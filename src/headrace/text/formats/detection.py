@@ -38,7 +38,7 @@ def detect_format(template: ChatTemplate | None) -> Format:
                 return candidate
         # A template that shows no calls may still say how reasoning is written.
         for candidate in candidates:
-            if candidate.reasoning is not None and not writes_calls(template):
+            if candidate.calls is None or (candidate.reasoning is not None and not writes_calls(template)):
                 return candidate
     return formats()[GENERIC]
 

@@ -123,7 +123,7 @@ class Prompt(_Table, frozen=True):
     """What a model is told whose chat template knows no tools.
 
     Attributes:
-        tools: Joined to the system message; ``$tools`` is the list of tools as JSON.
+        tools: Joined to the system message; ``$tools`` is the list of tools as JSON, ``$example`` a call.
         result: The result of a call, as a message of the user; ``$content``.
     """
 

@@ -40,7 +40,7 @@ def write_call(calls: Calls, call: ToolCall, index: int) -> str:
     """One call of a message, the ``index``-th; see ``write_calls``."""
     arguments = _object(call.arguments)
     if calls.arguments.sorted:
-        arguments = dict(sorted(arguments.items(), key=lambda item: item[0].lower()))
+        arguments = _sorted(arguments)
     identifier = call.id or ""
     if not identifier or ("$name" in calls.id and name_in(calls.id, identifier) != call.name):
         identifier = new_id(calls, call.name, index)
@@ -79,6 +79,15 @@ def new_id(calls: Calls, name: str, index: int) -> str:
     for place, length in _RANDOM.items():
         made = made.replace(place, "".join(secrets.choice(_LETTERS) for _ in range(length)))
     return made
+
+
+def _sorted(value: Any) -> Any:
+    """A value whose members are in the order of their names, as Jinja's ``dictsort`` has it."""
+    if isinstance(value, list):
+        return [_sorted(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    return {key: _sorted(item) for key, item in sorted(value.items(), key=lambda item: item[0].lower())}
 
 
 def _object(arguments: str) -> dict[str, Any]:

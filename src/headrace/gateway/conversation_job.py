@@ -1,0 +1,71 @@
+"""From a conversation to the job that answers it, the same for every wire format."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from headrace.engine.sampling_params import SamplingParams
+from headrace.gateway.answer import tokenized
+from headrace.gateway.generation import Job, JobTerms
+from headrace.gateway.services import Services
+from headrace.gateway.tool_calls import ArgumentCheck
+from headrace.text.conversation import Conversation
+from headrace.text.stream import MessageForm
+
+
+class ConversationJob(NamedTuple):
+    """A job, and what its caller is to be told.
+
+    Attributes:
+        job: The job.
+        warnings: A sentence for each tool whose schema is not enforced.
+    """
+
+    job: Job
+    warnings: tuple[str, ...]
+
+
+async def conversation_job(
+    services: Services,
+    conversation: Conversation,
+    sampling: Mapping[str, Any],
+    terms: JobTerms,
+    *,
+    size: int,
+    received: float,
+    tenant: str | None,
+    fields: tuple[str, str],
+) -> ConversationJob:
+    """Make the job that answers a conversation.
+
+    Args:
+        services: What routes work with.
+        conversation: What is to be answered.
+        sampling: Keyword arguments for ``SamplingParams``, ``max_tokens`` among them.
+        terms: On what terms it is served.
+        size: Bytes of the body.
+        received: Stamp of the arrival.
+        tenant: Owner of the key that was shown.
+        fields: What the caller calls messages and ``max_tokens``.
+
+    Raises:
+        InvalidInput: With the field.
+        ApiError: 503, nothing is known of the model yet.
+    """
+    prepared = await tokenized(size, services.text.prepare, conversation)
+    grammar = prepared.grammar
+    if conversation.is_free and (sampling.get("min_tokens") or sampling.get("ignore_eos")):
+        grammar = None  # which would end the answer where it says
+    await services.grammars.check(grammar, "tools" if conversation.tools else conversation.answer.field)
+    form = None if prepared.reading is None else MessageForm(services.text.format, prepared.reading)
+    # The replica reads the answer only where stop strings are to be found in it.
+    reading = form.reading.packed() if form is not None and sampling.get("stop") else None
+    params = SamplingParams(**sampling, grammar=grammar, reading=reading)
+    services.generator.check(prepared.prompt, params, explicit_max=sampling["max_tokens"], fields=fields)
+    check = ArgumentCheck(prepared.unenforced if grammar is not None else conversation.schemas)
+    job = Job.of(terms, prepared.prompt, params, received, tenant, form, check)
+    warnings = tuple(
+        f"Arguments of tool {name!r} are not constrained: {reason}." for name, reason in prepared.relaxed.items()
+    )
+    return ConversationJob(job, warnings)

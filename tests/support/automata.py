@@ -1,0 +1,123 @@
+"""Constraints without text: walks over random automata whose letters are tokens."""
+
+from random import Random
+
+import numpy as np
+from sampling import mask_of
+
+from headrace.engine.constraint import ConstraintError
+from headrace.runtime.sampler import allowed_tokens
+
+
+class Anything:
+    """A constraint that allows all."""
+
+    ready = True
+    complete = False
+
+    def allowed(self):
+        return None
+
+    def accept(self, token):
+        return None
+
+
+class Automaton:
+    """Deterministic, of runs of states: some force a token each, some allow few, some all, and some are the end.
+
+    Args:
+        seed: Of its random numbers.
+        vocab: Size of the vocabulary.
+        literal: Most forced tokens in a run.
+        ends: Whether there are ends.
+    """
+
+    def __init__(self, seed, vocab, literal=6, ends=True):
+        rng = Random(seed)
+        self.seed, self.vocab = seed, vocab
+        self.masks = []  # None: any token; nothing allowed: the end
+        kinds = ["forced", "forced", "few", "few", "all", "any", *(["end"] if ends else [])]
+        while len(self.masks) < 12:
+            kind = rng.choice(kinds)
+            for _ in range(rng.randint(1, literal) if kind == "forced" else 1):
+                count = {"forced": 1, "few": rng.randint(2, 9), "all": vocab, "any": vocab, "end": 0}[kind]
+                mask = mask_of(rng.sample(range(vocab), min(count, vocab)), vocab)
+                self.masks.append(None if kind == "any" else mask)
+
+    def next(self, state, token):
+        """The state behind a token: the next one of a literal, or any."""
+        mask = self.masks[state]
+        if mask is not None and allowed_tokens(mask, self.vocab).sum() == 1:
+            return (state + 1) % len(self.masks)
+        return Random(f"{self.seed} {state} {token}").randrange(len(self.masks))
+
+
+class Walk:
+    """Follows an automaton, and says so if it is not followed.
+
+    Args:
+        automaton: The automaton.
+        asked: How often it is to be asked before it is ready.
+    """
+
+    def __init__(self, automaton, asked=0):
+        self._automaton, self._state, self._asked = automaton, 0, asked
+        self._buffer = mask_of([], automaton.vocab)
+
+    @property
+    def ready(self):
+        self._asked -= 1
+        return self._asked < 0
+
+    @property
+    def complete(self):
+        mask = self._automaton.masks[self._state]
+        return mask is not None and not mask.any()
+
+    def allowed(self):
+        """In the same memory each time, as the protocol allows."""
+        mask = self._automaton.masks[self._state]
+        if mask is None:
+            return None
+        self._buffer[:] = mask
+        return self._buffer
+
+    def accept(self, token):
+        mask = self._automaton.masks[self._state]
+        if mask is not None and not allowed_tokens(mask, self._automaton.vocab)[token]:
+            raise ConstraintError(f"token {token} is not allowed")
+        self._state = self._automaton.next(self._state, token)
+        self._buffer[:] = 0xAAAAAAAA  # whoever still reads the last mask shall notice
+
+
+def walks(vocab, **how):
+    """A constraint factory: a request's grammar is the seed of its automaton, and how often it is to be asked first."""
+    known = {}
+
+    def make(params):
+        if params.grammar is None:
+            return None
+        seed, asked = (*map(int, params.grammar.split()), 0)[:2]
+        automaton = known.setdefault(seed, Automaton(seed, vocab, **how))
+        return Walk(automaton, asked)
+
+    return make
+
+
+def followed(walk, tokens):
+    """Whether tokens follow a walk up to their last, and no further than its end."""
+    for token in tokens:
+        if walk.complete:
+            return False
+        walk.accept(token)
+    return True
+
+
+def forced(automaton, tokens):
+    """How many of the tokens of a walk were the only ones allowed."""
+    state, count = 0, 0
+    for token in tokens:
+        mask = automaton.masks[state]
+        count += mask is not None and int(np.bitwise_count(mask).sum()) == 1
+        state = automaton.next(state, token)
+    return count

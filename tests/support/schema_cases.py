@@ -1,0 +1,193 @@
+"""Random JSON Schemas and instances, and what a grammar says of an instance."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from decimal import Decimal
+from itertools import islice, permutations, product
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+from llguidance import LLMatcher, LLTokenizer
+
+from headrace.text.grammar.engine import parser_limits
+from headrace.text.schema import Spacing, schema_rules
+
+END = 256
+MOST_TEXTS = 200  # of one value that are tried
+
+# A small world, so that schemas and instances meet.
+names = st.sampled_from(["a", "b", "ab", "c"])
+strings = st.sampled_from(["", "a", "b", "ab", "ba", "aab", "é", '"', "\n\\", "abcdef"])
+numbers = st.sampled_from([0, 1, -1, 2, 3, 7, 10, 21, -12, 100, 0.5, 1.5, -0.25, 2.0, 1e3, 12.75])
+scalars = st.none() | st.booleans() | numbers | strings
+values = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=3),
+    max_leaves=5,
+)
+patterns = st.sampled_from(
+    ["a", "^a", "b$", "^a*$", "^(a|b)+$", "^$", "[^a]", "^.{2}$", "^(?!ab)", "^[ab]{1,2}$", "é|\\d"]
+)
+counts = st.integers(0, 3)
+types = st.sampled_from(["null", "boolean", "integer", "number", "string", "array", "object"])
+
+
+def schemas(*, leaves: int = 8) -> st.SearchStrategy[Any]:
+    """Schemas over all keywords; those at the bottom are flat."""
+    flat = st.booleans() | st.fixed_dictionaries({}, optional=_assertions()).map(_some_of)
+    return st.recursive(flat, _applied, max_leaves=leaves).map(_with_definitions)
+
+
+def _assertions() -> dict[str, st.SearchStrategy[Any]]:
+    return {
+        "type": types | st.lists(types, min_size=1, max_size=3, unique=True),
+        "const": values,
+        "enum": st.lists(values, min_size=1, max_size=4),
+        "multipleOf": st.sampled_from([1, 2, 3, 5, 7, 0.5, 0.25, 1.5, 10]),
+        "minimum": numbers,
+        "maximum": numbers,
+        "exclusiveMinimum": numbers,
+        "exclusiveMaximum": numbers,
+        "minLength": counts,
+        "maxLength": counts,
+        "pattern": patterns,
+        "minItems": counts,
+        "maxItems": counts,
+        "uniqueItems": st.booleans(),
+        "required": st.lists(names, max_size=2, unique=True),
+        "minProperties": st.integers(0, 2),
+        "maxProperties": counts,
+        "dependentRequired": st.dictionaries(names, st.lists(names, max_size=2, unique=True), max_size=2),
+    }
+
+
+def _applied(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    several = st.lists(inner, min_size=1, max_size=3)
+    applicators = {
+        "allOf": several,
+        "anyOf": several,
+        "oneOf": several,
+        "not": inner,
+        "if": inner,
+        "then": inner,
+        "else": inner,
+        "properties": st.dictionaries(names, inner, max_size=3),
+        "patternProperties": st.dictionaries(patterns, inner, max_size=2),
+        "additionalProperties": inner,
+        "propertyNames": inner,
+        "dependentSchemas": st.dictionaries(names, inner, max_size=2),
+        "prefixItems": several,
+        "items": inner,
+        "contains": inner,
+        "minContains": counts,
+        "maxContains": counts,
+        "unevaluatedItems": inner,
+        "unevaluatedProperties": inner,
+        "$ref": st.sampled_from(["#", "#/$defs/x"]),
+    }
+    return st.fixed_dictionaries({}, optional=applicators | _assertions()).map(_some_of)
+
+
+def _some_of(schema: dict[str, Any]) -> dict[str, Any]:
+    """At most five keywords, so that schemas are seldom contradictions; which ones depends on the schema alone."""
+    kept = random.Random(repr(schema)).sample(sorted(schema), min(len(schema), 5))
+    return {keyword: value for keyword, value in schema.items() if keyword in kept}
+
+
+def _with_definitions(schema: Any) -> Any:
+    if not isinstance(schema, dict):
+        return schema
+    return {**schema, "$defs": {"x": {"type": ["object", "integer"], "properties": {"a": {"$ref": "#/$defs/x"}}}}}
+
+
+class ByteGrammar:
+    """A grammar over bytes, for whoever asks about whole texts."""
+
+    def __init__(self, source: str) -> None:
+        self._matcher = LLMatcher(_BYTES, source, log_level=0, limits=parser_limits())
+        assert not self._matcher.is_error(), f"{self._matcher.get_error()}\n{source}"
+
+    @classmethod
+    def of_schema(cls, schema: Any, spacing: Spacing = Spacing.COMPACT) -> ByteGrammar:
+        start, rules = schema_rules(schema, field="schema", spacing=spacing)
+        return cls(f'%llguidance {{"no_forcing": true}}\nstart: {start}\n{rules}')
+
+    def accepts(self, text: str) -> bool:
+        matcher = self._matcher.deep_copy()
+        return all(matcher.consume_token(byte) for byte in text.encode()) and matcher.is_accepting()
+
+    def admits(self, value: Any) -> bool:
+        """Whether the grammar accepts a text of a value."""
+        return any(self.accepts(text) for text in islice(texts_of(value), MOST_TEXTS))
+
+    def walk(self, rng: random.Random, most: int = 300) -> str | None:
+        """A text of random allowed bytes; None if it does not end soon. The way never ends before the text may."""
+        matcher, text = self._matcher.deep_copy(), bytearray()
+        mask = np.zeros(-(-(END + 1) // 32), np.uint32)
+        while len(text) < most:
+            matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+            assert not matcher.is_error(), matcher.get_error()
+            allowed = np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")).tolist()
+            assert allowed, f"a dead end after {bytes(text)!r}"
+            assert (END in allowed) == matcher.is_accepting()
+            common = [byte for byte in allowed if byte == END or byte in b'ab01"]},']
+            token = rng.choice(common if common and rng.random() < 0.9 else allowed)
+            if token == END:
+                return text.decode()
+            assert matcher.consume_token(token)
+            text.append(token)
+        return None
+
+
+def value_of(text: str) -> Any:
+    """The value of a text.
+
+    Raises:
+        ValueError: It has a number that a double does not hold, of which an oracle that computes with doubles would
+            say something else.
+    """
+
+    def number(digits: str) -> float:
+        if Decimal(repr(float(digits))) != Decimal(digits):
+            raise ValueError(digits)
+        return float(digits)
+
+    return json.loads(text, parse_float=number)
+
+
+class _Bytes:
+    """A tokenizer whose tokens are the bytes, and an end."""
+
+    is_tokenizer_wrapper = True
+    bos_token_id = None
+    eos_token_id = END
+    tokens = (*(bytes([byte]) for byte in range(256)), b"<end>")
+    special_token_ids = (END,)
+
+    def __call__(self, text: str) -> list[int]:
+        raise NotImplementedError
+
+
+_BYTES = LLTokenizer(_Bytes(), eos_token=[END])
+
+
+def texts_of(value: Any) -> Iterator[str]:
+    """Ways to write a value: with its keys in every order, and numbers with and without point and exponent."""
+    if isinstance(value, dict):
+        members = [
+            [f"{json.dumps(key, ensure_ascii=False)}: {text}" for text in texts_of(inner)]
+            for key, inner in value.items()
+        ]
+        for order in permutations(members):
+            yield from ("{" + ", ".join(chosen) + "}" for chosen in product(*order))
+    elif isinstance(value, list):
+        yield from ("[" + ", ".join(chosen) + "]" for chosen in product(*[list(texts_of(item)) for item in value]))
+    elif isinstance(value, float):
+        plain = f"{Decimal(repr(value)):f}"
+        yield from dict.fromkeys([json.dumps(value), plain, plain.rstrip("0").rstrip(".") if "." in plain else plain])
+    else:
+        yield json.dumps(value, ensure_ascii=False)
