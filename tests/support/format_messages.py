@@ -121,10 +121,12 @@ def arguments(rng: random.Random) -> dict[str, Any]:
     return {rng.choice(KEYS): value(rng) for _ in range(rng.choice([0, 1, 1, 2, 3]))}
 
 
-def call(calls: Calls, rng: random.Random, index: int) -> ToolCall | None:
+def call(found: Format, calls: Calls, rng: random.Random, index: int) -> ToolCall | None:
     """A call that the format can write, with the id that it writes; None if this one cannot be."""
-    name = rng.choice(NAMES)
-    made = ToolCall(name, json.dumps(arguments(rng), ensure_ascii=False), new_id(calls, name, index))
+    name, given = rng.choice(NAMES), arguments(rng)
+    if rng.random() < 0.2:
+        given["quoting"] = f"a {rng.choice(found.markers)} b"
+    made = ToolCall(name, json.dumps(given, ensure_ascii=False), new_id(calls, name, index))
     try:
         write_calls(calls, [made])
     except InvalidInput:
@@ -148,9 +150,12 @@ def _is_clear(made: Sequence[MessagePiece]) -> bool:
     return all(len(kinds) == 1 for tool in kinds_of(made).values() for kinds in tool.values())
 
 
-def prose(rng: random.Random) -> str:
-    """Text without markers that begins and ends with what is neither white space nor a quote."""
-    return " ".join(rng.choice(PROSE) for _ in range(rng.randint(1, 4))) + rng.choice(["x", ".", "北", "…"])
+def prose(rng: random.Random, markers: Sequence[str] = ()) -> str:
+    """Text that begins and ends with what is neither white space nor a quote; of markers, it has quoted ones."""
+    words = [rng.choice(PROSE) for _ in range(rng.randint(1, 4))]
+    if markers and rng.random() < 0.2:
+        words.append(rng.choice(["`{}`,", '("{}")', "“{}”。", "'{}' x", "``{}`` x"]).format(rng.choice(markers).rstrip("[{(")))
+    return " ".join(words) + rng.choice(["x", ".", "北", "…"])
 
 
 def well_formed(found: Format, rng: random.Random) -> tuple[str, list[MessagePiece]]:
@@ -164,18 +169,18 @@ def well_formed(found: Format, rng: random.Random) -> tuple[str, list[MessagePie
 
     calls = found.calls
     if found.reasoning is not None and rng.random() < 0.6:
-        thought = prose(rng) if rng.random() < 0.8 else ""
+        thought = prose(rng, found.markers) if rng.random() < 0.8 else ""
         white = rng.choice(WHITE)
         add(found.reasoning.open + white + thought + white + found.reasoning.close, [Thought(thought)])
     for _ in range(rng.randint(0, 3)):
         if rng.random() < 0.5 and not (calls and calls.at_start) and not (pieces and isinstance(pieces[-1], Text)):
-            said = prose(rng)
+            said = prose(rng, found.markers)
             add(found.answer.open + said + found.answer.close, [Text(said)])
         elif calls is not None:
             if calls.at_start and any(not isinstance(piece, Thought) for piece in pieces):
                 break
             count = rng.randint(1, 3) if calls.parallel else 1
-            made = [one for i in range(count) if (one := call(calls, rng, i)) is not None]
+            made = [one for i in range(count) if (one := call(found, calls, rng, i)) is not None]
             if made and _is_clear([*pieces, *made]):
                 add(write_calls(calls, made), made)
     if not pieces:

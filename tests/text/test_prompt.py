@@ -132,3 +132,12 @@ def test_a_model_without_template(sentencepiece_metadata: dict[str, Any]):
     with pytest.raises(InvalidInput, match="no chat template") as caught:
         chat_prompt(tokenizer, [USER])
     assert (caught.value.field, caught.value.code) == ("messages", "no_chat_template")
+
+
+def test_answers_without_content_have_an_empty_one():
+    """Many templates fail on a message without content, which is how OpenAI's clients send what only calls tools."""
+    template = ChatTemplate("{% for m in messages %}[{{ m['content'] + '' }}]{% endfor %}", {})
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    for message in ({"role": "assistant", "content": None, "tool_calls": [call]}, {"role": "assistant"}):
+        (normal,) = normalize_messages(template, [message])
+        assert template.render([normal]) == "[]"

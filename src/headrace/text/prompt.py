@@ -141,10 +141,10 @@ def _normalize(template: ChatTemplate, message: Mapping[str, Any], field: str) -
         texts = [_part_text(part, f"{field}.content[{i}]") for i, part in enumerate(content)]
         parts = [{"type": "text", "text": text} for text in texts]
         out["content"] = parts if template.wants_parts else "\n".join(texts)
-    elif content is None:
-        out["content"] = ""  # what an answer of nothing but tool calls has; many templates fail without content
-    else:
+    elif content is not None:
         raise InvalidInput("content must be a string or a list of parts", field=f"{field}.content")
+    elif out["role"] == "assistant":
+        out["content"] = ""  # it only calls tools; many templates fail on a message without content
     if out.get("tool_calls") is not None:
         out["tool_calls"] = _tool_calls(out["tool_calls"], f"{field}.tool_calls")
     return out

@@ -10,11 +10,13 @@ import pytest
 from format_checks import check_message, check_nothing_lost, read
 from format_messages import bent, kinds_of, seeds, soup, well_formed
 from hypothesis import given, settings
+from random_formats import random_format, random_message
 
 from headrace.text.formats.catalog import format_named, formats
 from headrace.text.formats.notation import Format
 from headrace.text.formats.pieces import MessagePiece, Text, Thought, ToolCall
 from headrace.text.formats.reader import FormatReader, primed_by
+from headrace.text.formats.writer import write_calls
 
 each_format = pytest.mark.parametrize("found", formats().values(), ids=formats())
 
@@ -48,7 +50,7 @@ def test_well_formed_messages(found: Format):
 
 @each_format
 def test_bent_messages(found: Format):
-    @settings(max_examples=120)
+    @settings(max_examples=100)
     @given(seeds)
     def check(rng: random.Random) -> None:
         check_bent(found, rng)
@@ -56,10 +58,30 @@ def test_bent_messages(found: Format):
     check()
 
 
+def check_random_formats(seeds: range) -> int:
+    checked = 0
+    for seed in seeds:
+        rng = random.Random(seed)
+        found = random_format(rng)
+        if found is not None:
+            check_message(found, random_message(found, rng), rng, cut=rng.random() < 0.3)
+            checked += 1
+    return checked
+
+
+def test_formats_whose_markers_overlap():
+    assert check_random_formats(range(2000)) > 300
+
+
+@pytest.mark.bars
+def test_many_formats_whose_markers_overlap():
+    assert check_random_formats(range(2000, 200_000)) > 30_000
+
+
 @pytest.mark.bars
 @each_format
 def test_every_cut_in_two_of_many_messages(found: Format):
-    for seed in range(250):
+    for seed in range(125):
         check_well_formed(found, random.Random(seed), short=10_000, ways=10)
         check_bent(found, random.Random(-seed - 1), short=10_000, ways=10)
 
@@ -94,6 +116,9 @@ HERMES, QWEN, LLAMA, PYTHONIC, HARMONY = map(
 )
 CALL = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
 F = ToolCall("f", '{"a": 1}')
+UNCLOSED = '<tool_call>{"name": "f", "arguments": {"a": 1}'
+NAMELESS = '<tool_call>{"arguments": {"a": 1}}'
+BEFORE = '<tool_call>{"name": "f", "arguments": {"a": '
 
 
 @pytest.mark.parametrize(
@@ -129,17 +154,15 @@ F = ToolCall("f", '{"a": 1}')
         ('<tool_call>{"name": "f", "arguments": {"a": 1}}', [F]),
         ('<tool_call>{"name": "f", "arguments": {"a": 1}} and', [F, Text("and")]),
         ('<tool_call>{"name": "f", "arguments": "{\\"a\\": 1}"}</tool_call>', [F]),
-        ('<tool_call>{"name": "f", "arguments": {"a": 1}', [Text('<tool_call>{"name": "f", "arguments": {"a": 1}', "malformed")]),
-        ('<tool_call>{"name": "f"}</tool_call>!', [Text('<tool_call>{"name": "f"}', "malformed"), Text("</tool_call>!")]),
+        (UNCLOSED, [Text(UNCLOSED, "malformed")]),
+        (f"{NAMELESS}</tool_call>!", [Text(NAMELESS, "malformed"), Text("</tool_call>!")]),
         ("<tool_call> oops", [Text("<tool_call> ", "malformed"), Text("oops")]),
         (f"<tool_call>{CALL}", [Text("<tool_call>", "malformed"), F]),
         # Python's words are read, and written as JSON.
         ('<tool_call>{"name": "f", "arguments": {"a": None}}</tool_call>', [ToolCall("f", '{"a": null}')]),
         # What is no text or no number of JSON's is no argument.
         *(
-            (f'<tool_call>{{"name": "f", "arguments": {{"a": {bad}}}}}', [
-                Text('<tool_call>{"name": "f", "arguments": {"a": ', "malformed"), Text(f"{bad}}}}}")
-            ])
+            (BEFORE + bad + "}}", [Text(BEFORE, "malformed"), Text(bad + "}}")])
             for bad in ('"\\ud800"', "1e999", "NaN", "01", "+1", '"\\x"')
         ),
     ],
@@ -178,6 +201,15 @@ def test_rules_of_formats_whose_calls_are_not_marked(found: Format, text: str, p
     tools = {"f": {}, "g": {}}
     for parts in ([text], list(text)):
         assert read(found, parts, tools=tools) == pieces
+
+
+@pytest.mark.parametrize("white", ["", " ", "\n"])
+@pytest.mark.parametrize("name", ["mistral", "granite", "phi-4", "apriel", "cohere", "nemotron-nano"])
+def test_white_space_before_a_list_of_calls(name: str, white: str):
+    found = format_named(name)
+    assert found.calls is not None
+    text = write_calls(found.calls, [F, F]).replace("[{", f"{white}[{{").replace("[\n", f"{white}[\n", 1)
+    assert plain(check_message(found, f"Hi {text}", random.Random(0))) == plain([Text("Hi"), F, F])
 
 
 def test_channels():

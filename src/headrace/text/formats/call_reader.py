@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from headrace.text.formats.dialect import dialect_of
 from headrace.text.formats.notation import Calls
-from headrace.text.formats.parts import Arguments, Fixed, Identifier, Kinds, Pairs, Part, Record
+from headrace.text.formats.pairs import Pairs
+from headrace.text.formats.parts import Arguments, Fixed, Identifier, Kinds, Part, Record
 from headrace.text.formats.pattern import Piece
 from headrace.text.formats.pieces import ToolCall
 from headrace.text.formats.values import ValueReader, Verdict
@@ -25,7 +26,6 @@ class _Attempt:
         parts: A reader of each piece; what comes after a tool's name is made once that is known.
         optional_from: Parts from here on may be missing: what they close is closed already.
         at: Where to go on.
-        index: The part that is being read.
         verdict: What became of it.
     """
 

@@ -8,7 +8,8 @@ from importlib import resources
 from pathlib import Path
 
 from headrace.errors import InvalidInput
-from headrace.text.formats.notation import Format, load_format, read_format
+from headrace.text.formats.loading import load_format, read_format
+from headrace.text.formats.notation import Format
 
 GENERIC = "generic"
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
-from headrace.text.formats.notation import Calls, Format
+from headrace.text.formats.notation import SHORTEST, Calls, Format
 
-MarkerKind = Literal["open", "close", "drop", "begin", "call"]
-"""Of reasoning: ``open``, ``close``. To be left out: ``drop``. Of calls: ``begin`` (of all), ``call`` (of one)."""
+MarkerKind = Literal["open", "close", "drop", "call"]
+"""``open`` and ``close`` reasoning; ``drop``: to be left out; ``call``: a call begins, or what stands before it."""
 
 CONTEXT = 4
 """How many characters before a place must be kept to judge whether a marker there is quoted."""
@@ -114,6 +115,7 @@ def _closes(char: str) -> bool:
     return bool(char) and (char in _SENTENCE_ENDS or unicodedata.category(char) in _CLOSING)
 
 
+@lru_cache(maxsize=64)
 def text_markers(found: Format, *, calls: bool) -> Markers:
     """What to look for in an answer.
 
@@ -130,6 +132,7 @@ def text_markers(found: Format, *, calls: bool) -> Markers:
     return Markers(kinds)
 
 
+@lru_cache(maxsize=64)
 def thought_markers(found: Format, *, calls: bool) -> Markers:
     """What to look for in reasoning; see ``text_markers``."""
     if found.reasoning is None:
@@ -138,6 +141,7 @@ def thought_markers(found: Format, *, calls: bool) -> Markers:
     return Markers(kinds | {found.reasoning.open.strip(): "open", found.reasoning.close.strip(): "close"})
 
 
+@lru_cache(maxsize=64)
 def close_markers(found: Format) -> Markers:
     """What ends reasoning."""
     return Markers({} if found.reasoning is None else {found.reasoning.close.strip(): "close"})
@@ -147,7 +151,6 @@ def call_markers(calls: Calls) -> dict[str, MarkerKind]:
     """Texts with which calls begin. A call may be marked though what stands before the first one is missing."""
     if calls.at_start:
         return {}
-    kinds: dict[str, MarkerKind] = dict.fromkeys((opening for opening in calls.openings if len(opening) > 2), "call")
-    if calls.begin.strip():
-        kinds[calls.begin.strip().split("\n")[0].rstrip()] = "begin"
-    return kinds
+    # Within a section a call may begin with so little that it marks nothing in a text.
+    openings = [opening for opening in calls.openings if len(opening) >= SHORTEST]
+    return dict.fromkeys([*openings, *filter(None, [calls.begin_marker])], "call")

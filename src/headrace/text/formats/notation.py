@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import re
-import tomllib
 from functools import cached_property
-from itertools import pairwise
-from pathlib import Path
 from typing import Literal
 
 import msgspec
 
-from headrace.errors import InvalidInput
-from headrace.text.formats.pattern import IDENTIFIER, Piece, RecordForm, parse_pattern, parse_record
+from headrace.text.formats.pattern import Piece, RecordForm, parse_pattern, parse_record
 
-LARGEST = 1 << 16  # bytes of a file
-ID_PLACES = frozenset({"$name", "$index", "$random9", "$random24"})
+SHORTEST = 3
+"""Characters that a marker has at least."""
 
 
 class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
@@ -103,9 +98,15 @@ class Calls(_Table, frozen=True):
         return tuple(parse_pattern(pattern) for pattern in _several(self.call))
 
     @cached_property
+    def begin_marker(self) -> str:
+        """With what the first call is found to begin; empty if nothing stands before it."""
+        return marker_of(self.begin)
+
+    @cached_property
     def openings(self) -> tuple[str, ...]:
-        """With what a call begins, a text for each pattern that begins with text: its first line."""
-        return tuple(dict.fromkeys(opening for opening in map(_opening, self.patterns) if opening))
+        """With what a call is found to begin, a text for each pattern that begins with text."""
+        found = [marker_of(pattern[0].text) for pattern in self.patterns if pattern]
+        return tuple(dict.fromkeys(opening for opening in found if opening))
 
     @cached_property
     def records(self) -> tuple[RecordForm, ...]:
@@ -165,116 +166,14 @@ class Format(_Table, frozen=True):
         return tuple(dict.fromkeys(text.strip() for text in texts if text.strip()))
 
 
-def read_format(source: str, name: str) -> Format:
-    """The format that a file describes.
+def marker_of(text: str) -> str:
+    """What is looked for in a message to find a text: its first line without brackets that open a value.
 
-    Args:
-        source: TOML.
-        name: Of the file, for errors.
-
-    Raises:
-        InvalidInput: It is not a format; the message says where and why.
+    For models are free with the white space around those.
     """
-    if len(source.encode()) > LARGEST:
-        raise InvalidInput(f"{name} has more than {LARGEST} bytes", field="tool_format")
-    try:
-        table = tomllib.loads(source)
-        found = msgspec.convert(table, Format)
-    except RecursionError as error:
-        raise InvalidInput(f"{name} is nested too deeply", field="tool_format") from error
-    except tomllib.TOMLDecodeError as error:
-        raise InvalidInput(f"{name} is not TOML: {error}", field="tool_format") from error
-    except msgspec.ValidationError as error:
-        raise InvalidInput(f"{name} is not a format: {error}", field="tool_format") from error
-    for problem in _problems(found):
-        raise InvalidInput(f"{name} is not a format: {problem}", field="tool_format")
-    return found
-
-
-def load_format(path: Path) -> Format:
-    """The format in a file.
-
-    Raises:
-        InvalidInput: The file cannot be read, or is not a format.
-    """
-    try:
-        with path.open("rb") as file:
-            source = file.read(LARGEST + 1).decode()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"{path} cannot be read: {error}", field="tool_format") from error
-    return read_format(source, path.name)
-
-
-def _problems(found: Format) -> list[str]:
-    """What a type cannot say."""
-    problems = []
-    if found.reasoning is not None and not (found.reasoning.open.strip() and found.reasoning.close.strip()):
-        problems.append("reasoning needs open and close")
-    if not all(marker.strip() for marker in found.answer.markers):
-        problems.append("a marker is empty")
-    return problems + ([] if found.calls is None else _call_problems(found.calls))
-
-
-def _call_problems(calls: Calls) -> list[str]:
-    try:
-        patterns, records, pair = calls.patterns, calls.records, calls.pair
-    except ValueError as error:
-        return [str(error)]
-    if not patterns or not all(patterns):
-        return ["calls.call is empty"]
-    problems = [problem for pattern in patterns for problem in _pattern_problems(pattern, calls.arguments.syntax)]
-    if any(Piece(name="record") in pattern for pattern in patterns) != bool(records):
-        problems.append("calls.call has $record if and only if calls.record is given")
-    if (calls.arguments.syntax == "pairs") != bool(pair) or (pair and not _is_pair(pair)):
-        problems.append(
-            "calls.arguments.pair is given if and only if syntax is pairs; it holds $key and $value, in this order, "
-            "with text before, between and behind them"
-        )
-    if (
-        any({piece.name for piece in pattern} & {"id", "name"} == {"id"} for pattern in patterns)
-        and "$name" not in calls.id
-    ):
-        problems.append("calls.call has $id and no $name, so calls.id must have $name")
-    if set(re.findall(r"\$[a-z]+[0-9]*", calls.id)) - ID_PLACES:
-        problems.append(f"calls.id may have {', '.join(sorted(ID_PLACES))} and no other places")
-    if not calls.arguments.quote.strip():
-        problems.append("calls.arguments.quote is blank")
-    if not calls.at_start and not calls.begin.strip() and not all(len(_opening(p)) > 2 for p in patterns):
-        problems.append(
-            "nothing marks a call: give calls.begin, or begin calls.call with a text of three characters or more, "
-            "or set calls.at_start"
-        )
-    return problems
-
-
-def _pattern_problems(pattern: tuple[Piece, ...], syntax: str) -> list[str]:
-    fields = [piece.name for piece in pattern if piece.is_field]
-    complete = {"record"}, {"name", "arguments"}, {"id", "arguments"}, {"id", "name", "arguments"}
-    if len(fields) != len(set(fields)) or set(fields) not in complete:
-        return ["calls.call needs $name (or an $id that holds it) and $arguments, or $record, each once"]
-    for place, following in pairwise(pattern):
-        if place.name in ("name", "id") and following.text and IDENTIFIER.match(following.text[0]):
-            return [f"text behind ${place.name} cannot begin with {following.text[0]!r}, which may be part of it"]
-    if syntax == "json":
-        return []
-    problems = ["calls.record is JSON, so calls.arguments.syntax must be json"] if "record" in fields else []
-    if fields[-1] != "arguments":
-        problems.append(f"calls.call has $arguments last, for they are {syntax}")
-    at = next((i for i, piece in enumerate(pattern) if piece.name == "arguments"), 0)
-    before, after = pattern[at - 1].text, pattern[at + 1].text if at + 1 < len(pattern) else ""
-    if syntax == "python" and not (at and before.endswith("(") and after.startswith(")")):
-        problems.append("calls.call has $arguments in parentheses, for they are python")
-    return problems
-
-
-def _is_pair(pair: tuple[Piece, ...]) -> bool:
-    fixed = [piece.text.strip() for piece in pair]
-    return [piece.name for piece in pair] == ["", "key", "", "value", ""] and all(fixed[::2])
-
-
-def _opening(pattern: tuple[Piece, ...]) -> str:
-    """With what a call begins that is written so: the first line of the text before its first place."""
-    return pattern[0].text.strip().split("\n")[0].rstrip()
+    line = text.strip().split("\n")[0]
+    short = line.rstrip(" [{(")
+    return short if len(short) >= SHORTEST else line.rstrip()
 
 
 def _several(one_or_more: str | tuple[str, ...]) -> tuple[str, ...]:

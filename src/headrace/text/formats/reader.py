@@ -109,7 +109,7 @@ class FormatReader:
             self._show(begin)
             if begin < found.at:
                 self._may_start = False
-                self._open_section(self._calls.begin if self._calls else "", "")
+                self._open_section("")
                 return True
         self._show(found.at)
         if found.marker:
@@ -119,11 +119,11 @@ class FormatReader:
     def _meet(self, kind: MarkerKind, marker: str) -> None:
         """A marker comes next."""
         end = self._at + len(marker)
-        if kind in ("begin", "call"):
+        if kind == "call":
             if self._in_thought:
                 self._holds = True
             else:
-                self._open_section(self._calls.begin if self._calls and kind == "begin" else "", marker)
+                self._open_section(marker)
         elif kind == "drop":
             self._pass_marker(end, in_thought=False)
         elif kind == "open" and (not self._in_thought or self._thought.is_new):
@@ -151,9 +151,9 @@ class FormatReader:
 
     # --- calls --------------------------------------------------------------------------------------------------
 
-    def _open_section(self, opening: str, marker: str) -> None:
+    def _open_section(self, marker: str) -> None:
         if self._calls is not None:
-            self._section = CallSection(self._calls, self._tools, opening, marker, self._at)
+            self._section = CallSection(self._calls, self._tools, marker, self._at)
 
     def _read_calls(self, section: CallSection, final: bool, cut: bool) -> bool:
         """Go on with calls; False if more text is needed."""

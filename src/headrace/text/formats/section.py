@@ -31,25 +31,21 @@ class CallSection:
     Args:
         calls: How calls are written.
         tools: The tools that may be called; None: any.
-        opening: What stands before the first call.
-        marker: With what it was found to begin: if it is no call, this much is text.
+        marker: With what the first one was found to begin: if it is no call, this much is text.
         at: Where it begins.
 
     Attributes:
         has_calls: A call was read.
-        is_inside: A call is begun and not complete.
     """
 
-    def __init__(self, calls: Calls, tools: Tools | None, opening: str, marker: str, at: int) -> None:
+    def __init__(self, calls: Calls, tools: Tools | None, marker: str, at: int) -> None:
         self._calls, self._tools = calls, tools
         self.has_calls = False
         self._reader: CallReader | None = None
-        self._open(opening, marker, at)
-
-    @property
-    def is_inside(self) -> bool:
-        """Whether a call has begun and is not complete."""
-        return self._reader is not None
+        begins_all = marker == calls.begin_marker or calls.at_start
+        # White space may stand between a marker and the bracket behind it.
+        rest = calls.begin.strip().removeprefix(calls.begin_marker)
+        self._open(f"{calls.begin_marker} {rest} " if begins_all else "", marker, at)
 
     def step(self, text: str, *, final: bool, cut: bool) -> Step | None:
         """Go on from where the last step ended.
