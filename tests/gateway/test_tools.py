@@ -147,8 +147,8 @@ def test_results_go_back_to_the_model(chat):
     asked = [{"role": "user", "content": "What is the weather in Paris?"}]
     message = chat(asked, **MUST).choices[0].message
     asked.append(message.model_dump(exclude_none=True))
-    for call in message.tool_calls:
-        asked.append({"role": "tool", "tool_call_id": call.id, "content": '{"sky": "clear"}'})
+    results = {"role": "tool", "content": '{"sky": "clear"}'}
+    asked += [{**results, "tool_call_id": call.id} for call in message.tool_calls]
     answer = chat(asked, tools=TOOLS, max_tokens=20)
     assert answer.choices[0].message.content
     assert answer.usage.prompt_tokens > chat(asked[:1], tools=TOOLS, max_tokens=1).usage.prompt_tokens
