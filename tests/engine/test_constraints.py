@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sampling import mask_of
 from tiny import make
 
-from headrace.engine.constraint import ConstraintError
+from headrace.errors import ConstraintError
 from headrace.engine.engine import CONSTRAINT_WAIT
 from headrace.engine.guidance import Guide, only_token
 from headrace.engine.sampling_params import SamplingParams

@@ -5,7 +5,7 @@ from random import Random
 import numpy as np
 from sampling import mask_of
 
-from headrace.engine.constraint import ConstraintError
+from headrace.errors import ConstraintError
 from headrace.runtime.sampler import allowed_tokens
 
 

@@ -23,7 +23,7 @@ from headrace.text.grammar import GrammarEngine
 from headrace.text.output_grammar import output_grammar
 
 CALLING = [name for name, found in formats().items() if found.calls is not None]
-quick = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+brief_or_long = pytest.mark.parametrize("examples", [4, pytest.param(100, marks=pytest.mark.bars)])
 
 WEATHER = {
     "type": "object",
@@ -113,13 +113,14 @@ def _ordered(schema: dict, value: dict) -> dict:
     return {k: _ordered(order[k], value[k]) if isinstance(value[k], dict) else value[k] for k in keys}
 
 
+@brief_or_long
 @pytest.mark.parametrize("spelled", [True, False])
 @pytest.mark.parametrize("name", CALLING)
-def test_what_is_written_is_accepted_and_read_back(name: str, spelled: bool):
+def test_what_is_written_is_accepted_and_read_back(name: str, spelled: bool, examples: int):
     found = formats()[name]
     most = 3 if found.calls.parallel else 1
 
-    @quick
+    @settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck))
     @given(st.lists(calls, min_size=1, max_size=most), st.sampled_from(["", "Let me see. "]))
     def check(made, before):
         pieces = [ToolCall(tool, json.dumps(in_schema_order(tool, args), ensure_ascii=False)) for tool, args in made]
@@ -178,17 +179,19 @@ def walk(tokenizer, matcher, guide: list[str], random_: random.Random, steps: in
     return tokenizer.decode(out, skip_special_tokens=False) if matcher.may_end else None
 
 
+@brief_or_long
 @pytest.mark.parametrize("spelled", [True, False])
 @pytest.mark.parametrize("name", CALLING)
-def test_whatever_a_required_call_may_be_is_one(name: str, spelled: bool):
+def test_whatever_a_required_call_may_be_is_one(name: str, spelled: bool, examples: int):
     found = formats()[name]
     closers = [found.reasoning.close.strip()] if found.reasoning else []
     closers += [f"}}}}{found.calls.end}", f"}}{found.calls.end}", *found.markers, '"', "}", "]", ")"]
     guide = [*closers, "{", "true", "0", "1", ", ", ",", '": ', "'", "\n", "C", *SCHEMAS]
     kinds = {tool.name: argument_kinds(tool.parameters) for tool in TOOLS}
     ended = 0
-    for seed in range(200):
-        if ended == 8:
+    wanted = max(examples // 4, 2)
+    for seed in range(40 * wanted):
+        if ended == wanted:
             break
         tokenizer, matcher = grammar(name, spelled, ToolChoice("required"))
         message = walk(tokenizer, matcher, guide, random.Random(seed))
@@ -202,7 +205,7 @@ def test_whatever_a_required_call_may_be_is_one(name: str, spelled: bool):
         assert not [piece for piece in read if isinstance(piece, Text)], (message, read)
         for call in made:
             jsonschema.Draft202012Validator(SCHEMAS[call.name]).validate(json.loads(call.arguments))
-    assert ended == 8
+    assert ended == wanted
 
 
 @pytest.mark.parametrize("name", CALLING)
