@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 from sampling import mask_of
 from tiny import make
 
-from headrace.errors import ConstraintError
 from headrace.engine.engine import CONSTRAINT_WAIT
 from headrace.engine.guidance import Guide, only_token
 from headrace.engine.sampling_params import SamplingParams
-from headrace.errors import HeadraceError, InvalidInput
+from headrace.errors import ConstraintError, HeadraceError, InvalidInput
 from headrace.memory.page_form import PageForm
 from headrace.memory.state_memory import MemoryGroup
 from headrace.runtime.batch import FROM_SLOT
