@@ -52,7 +52,7 @@ def test_a_run_goes_through_the_engine(bench):
 
 
 def test_an_engine_that_fails_is_not_measured(bench, monkeypatch):
-    def broken(slot, logits, position):
+    def broken(slot, logits, position, mask):
         raise ValueError("broken")
 
     monkeypatch.setattr(bench.engine.executor.slots, "draw", broken)

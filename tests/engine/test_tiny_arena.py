@@ -42,8 +42,10 @@ class Faults:
     def __init__(self, rng, share):
         self._rng, self._share = rng, share
         self.alone = 0  # batches of one row that failed without a cause: their sequence is blamed
+        self.largest = 0  # tokens of a batch
 
     def __call__(self, batch, tokens):
+        self.largest = max(self.largest, len(tokens))
         if POISON in tokens:
             raise RuntimeError("poison")
         if self._rng.random() < self._share:
@@ -148,7 +150,7 @@ def mix(seed, prefix_cache):
     )
     watch_preemptions(engine.scheduler.roster)
     seen, prompts, results, gone = [[1, 2, 3]], {}, {}, set()
-    todo = rng.randint(2, 12)
+    todo, taken_back = rng.randint(2, 12), rng.choice([0, 1, 4])
     for turn in range(3_000):
         if len(prompts) < todo and rng.random() < 0.4:
             prefix = rng.choice(seen)
@@ -166,7 +168,7 @@ def mix(seed, prefix_cache):
             prompts[number] = text, params
             about = {"priority": rng.randint(0, 1), "tenant": rng.choice("ab"), "deadline": rng.choice([None, 1e12])}
             collect(engine, results, engine.add(request(number, text, params, **about)))
-        elif prompts and rng.random() < 0.03:
+        elif prompts and len(gone) < taken_back and rng.random() < 0.03:
             number = rng.randrange(len(prompts))
             gone.add(number)
             engine.abort([number])
@@ -185,6 +187,7 @@ def mix(seed, prefix_cache):
         collect(engine, results, engine.step())
     assert not engine.has_work, f"mix {seed} never ends"
     engine.check()
+    assert executor.fault.largest <= max(step, slots), f"mix {seed} has too large a step"
     judge(f"mix {seed}", groups, prompts, results, gone, executor.fault)
     memory.tree.evict(1 << 40)
     assert memory.arena.free_slabs == memory.arena.slabs, f"mix {seed} leaves something behind"

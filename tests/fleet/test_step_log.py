@@ -23,7 +23,7 @@ def test_steps_of_an_engine(tmp_path):
         log.step(engine.stats(), tokens)
     steps = [e for e in events(tmp_path / "steps.json") if e["ph"] == "X" and e["name"].startswith("step")]
     assert [e["args"]["step"] for e in steps] == list(range(1, 17))
-    assert all(e["args"]["tokens_drawn"] == 1 for e in steps)
+    assert all(e["args"]["tokens"] == 1 for e in steps)
     ends = [e["ts"] + e["dur"] for e in steps]
     assert all(end <= after["ts"] + 0.01 for end, after in zip(ends, steps[1:], strict=False))
     counters = {e["name"] for e in events(tmp_path / "steps.json") if e["ph"] == "C"}

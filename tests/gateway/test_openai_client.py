@@ -192,7 +192,7 @@ def test_extensions(chat, complete):
         ({"model": "gpt-4"}, openai.NotFoundError, "model", "model_not_found"),
         ({"max_tokens": 100_000}, openai.BadRequestError, "max_tokens", "context_length_exceeded"),
         ({"extra_body": {"max_token": 5}}, openai.BadRequestError, "max_token", "unknown_field"),
-        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, openai.BadRequestError, "tools", None),
+        ({"tools": [{"type": "function"}]}, openai.BadRequestError, "tools[0].function", None),
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])

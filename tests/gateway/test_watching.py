@@ -7,6 +7,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from servers import NAME
 
+from headrace.engine.messages import EngineStats
+from headrace.engine.report import pack
+from headrace.gateway.metrics import Metrics
+
 pytestmark = pytest.mark.model
 ASK = {"model": NAME, "prompt": "Once", "max_tokens": 2}
 MARKER = "xyzzy-plugh-4711"
@@ -195,6 +199,13 @@ def test_metrics_count_what_happens(server, complete):
     assert (
         sum(after["headrace_kv_pages", state] for state in ("used", "cached", "free")) == 273
     )  # 192 MiB of pages of 720 KiB
+
+
+def test_metrics_take_what_constraints_did_from_reports():
+    metrics, before = Metrics(), EngineStats(masked_tokens=2, forced_tokens=3)
+    metrics.on_report(before, pack([], EngineStats(masked_tokens=9, forced_tokens=14)))
+    lines = metrics.render().decode().splitlines()
+    assert {"headrace_masked_tokens_total 7.0", "headrace_forced_tokens_total 11.0"} <= set(lines)
 
 
 def test_unknown_paths_do_not_grow_the_metrics(server):

@@ -101,10 +101,10 @@ def failing(llm, monkeypatch):
     """An engine that cannot draw the third token after a prompt of 7 tokens."""
     draw = llm._driver._engine.executor.slots.draw
 
-    def broken(slot, logits, position):
+    def broken(slot, logits, position, mask):
         if position == 9:
             raise ValueError("a broken draw")
-        return draw(slot, logits, position)
+        return draw(slot, logits, position, mask)
 
     monkeypatch.setattr(llm._driver._engine.executor.slots, "draw", broken)
     return llm
@@ -139,12 +139,12 @@ def test_an_interrupt_ends_the_call_after_the_step(llm, monkeypatch, expected, k
     executor = llm._driver._engine.executor
     collect, steps, finished = executor.collect, [], []
 
-    def interrupted(ticket):
+    def interrupted(ticket, masks):
         steps.append(ticket)
         if len(steps) == 3:
             os.kill(os.getpid(), signal.SIGINT)
             time.sleep(0.05)  # the signal is there by now, in the midst of the step
-        output = collect(ticket)
+        output = collect(ticket, masks)
         finished.append(ticket)
         return output
 

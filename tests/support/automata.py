@@ -114,9 +114,9 @@ def followed(walk, tokens):
 
 
 def forced(automaton, tokens):
-    """How many of the tokens of a walk were the only ones allowed."""
-    state, count = 0, 0
-    for token in tokens:
+    """How many of the tokens of a walk behind the first were the only ones allowed."""
+    state, count = automaton.next(0, tokens[0]) if tokens else 0, 0
+    for token in tokens[1:]:
         mask = automaton.masks[state]
         count += mask is not None and int(np.bitwise_count(mask).sum()) == 1
         state = automaton.next(state, token)

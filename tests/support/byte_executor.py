@@ -87,6 +87,7 @@ class ByteExecutor:
     def _run(self, batch, masks):
         carry_out(batch.commands, self.forms, self.tables, self.buffer)
         self.slots.apply(batch)
+        assert all(batch.sample[row] for row in masks), "a mask for a row that draws nothing"
         tokens, drawn = self.slots.resolve(batch).tolist(), []
         self.fault(batch, tokens)
         for row, slot in enumerate(batch.slots.tolist()):

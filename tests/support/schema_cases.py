@@ -17,7 +17,7 @@ from headrace.text.grammar.engine import parser_limits
 from headrace.text.schema import Spacing, schema_rules
 
 END = 256
-MOST_TEXTS = 200  # of one value that are tried
+MOST_TEXTS = 1000  # of one value that are tried
 
 # A small world, so that schemas and instances meet.
 names = st.sampled_from(["a", "b", "ab", "c"])
@@ -36,60 +36,66 @@ counts = st.integers(0, 3)
 types = st.sampled_from(["null", "boolean", "integer", "number", "string", "array", "object"])
 
 
+LOGIC = "allOf anyOf oneOf not if then else $ref"
+# Most schemas are about one type, so that their keywords meet.
+FAMILIES = [
+    "type const enum multipleOf minimum maximum exclusiveMinimum exclusiveMaximum",
+    "type const enum minLength maxLength pattern",
+    "type enum minItems maxItems uniqueItems prefixItems items contains minContains maxContains unevaluatedItems",
+    "type required minProperties maxProperties dependentRequired properties patternProperties additionalProperties"
+    " propertyNames dependentSchemas unevaluatedProperties",
+]
+FAMILIES.append(" ".join(FAMILIES))
+
+
 def schemas(*, leaves: int = 8) -> st.SearchStrategy[Any]:
     """Schemas over all keywords; those at the bottom are flat."""
-    flat = st.booleans() | st.fixed_dictionaries({}, optional=_assertions()).map(_some_of)
-    return st.recursive(flat, _applied, max_leaves=leaves).map(_with_definitions)
+    return st.one_of([_family(words.split(), leaves) for words in FAMILIES]).map(_with_definitions)
 
 
-def _assertions() -> dict[str, st.SearchStrategy[Any]]:
-    return {
-        "type": types | st.lists(types, min_size=1, max_size=3, unique=True),
-        "const": values,
-        "enum": st.lists(values, min_size=1, max_size=4),
-        "multipleOf": st.sampled_from([1, 2, 3, 5, 7, 0.5, 0.25, 1.5, 10]),
-        "minimum": numbers,
-        "maximum": numbers,
-        "exclusiveMinimum": numbers,
-        "exclusiveMaximum": numbers,
-        "minLength": counts,
-        "maxLength": counts,
-        "pattern": patterns,
-        "minItems": counts,
-        "maxItems": counts,
-        "uniqueItems": st.booleans(),
-        "required": st.lists(names, max_size=2, unique=True),
-        "minProperties": st.integers(0, 2),
-        "maxProperties": counts,
-        "dependentRequired": st.dictionaries(names, st.lists(names, max_size=2, unique=True), max_size=2),
-    }
+def _family(words: list[str], leaves: int) -> st.SearchStrategy[Any]:
+    assertions = {word: strategy for word, strategy in _ASSERTIONS.items() if word in words}
+    flat = st.booleans() | st.fixed_dictionaries({}, optional=assertions).map(_some_of)
+
+    def applied(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+        several = st.lists(inner, min_size=1, max_size=3)
+        by_name = st.dictionaries(names, inner, max_size=3)
+        applicators = dict.fromkeys("allOf anyOf oneOf prefixItems".split(), several)
+        applicators |= dict.fromkeys("properties dependentSchemas".split(), by_name)
+        applicators |= dict.fromkeys(
+            "not if then else additionalProperties propertyNames items contains".split(), inner
+        )
+        applicators |= dict.fromkeys("unevaluatedItems unevaluatedProperties".split(), inner)
+        applicators["patternProperties"] = st.dictionaries(patterns, inner, max_size=2)
+        applicators["$ref"] = st.sampled_from(["#/$defs/x", "#/$defs/y"])
+        kept = {word: strategy for word, strategy in applicators.items() if word in [*words, *LOGIC.split()]}
+        return st.fixed_dictionaries({}, optional=kept | assertions).map(_some_of)
+
+    return st.recursive(flat, applied, max_leaves=leaves)
 
 
-def _applied(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    several = st.lists(inner, min_size=1, max_size=3)
-    applicators = {
-        "allOf": several,
-        "anyOf": several,
-        "oneOf": several,
-        "not": inner,
-        "if": inner,
-        "then": inner,
-        "else": inner,
-        "properties": st.dictionaries(names, inner, max_size=3),
-        "patternProperties": st.dictionaries(patterns, inner, max_size=2),
-        "additionalProperties": inner,
-        "propertyNames": inner,
-        "dependentSchemas": st.dictionaries(names, inner, max_size=2),
-        "prefixItems": several,
-        "items": inner,
-        "contains": inner,
-        "minContains": counts,
-        "maxContains": counts,
-        "unevaluatedItems": inner,
-        "unevaluatedProperties": inner,
-        "$ref": st.sampled_from(["#", "#/$defs/x"]),
-    }
-    return st.fixed_dictionaries({}, optional=applicators | _assertions()).map(_some_of)
+_ASSERTIONS: dict[str, st.SearchStrategy[Any]] = {
+    "type": types | st.lists(types, min_size=1, max_size=3, unique=True),
+    "const": values,
+    "enum": st.lists(values, min_size=1, max_size=4),
+    "multipleOf": st.sampled_from([1, 2, 3, 5, 7, 0.5, 0.25, 1.5, 10]),
+    "minimum": numbers,
+    "maximum": numbers,
+    "exclusiveMinimum": numbers,
+    "exclusiveMaximum": numbers,
+    "minLength": counts,
+    "maxLength": counts,
+    "pattern": patterns,
+    "minItems": counts,
+    "maxItems": counts,
+    "uniqueItems": st.booleans(),
+    "minContains": counts,
+    "maxContains": counts,
+    "required": st.lists(names, max_size=2, unique=True),
+    "minProperties": st.integers(0, 2),
+    "maxProperties": counts,
+    "dependentRequired": st.dictionaries(names, st.lists(names, max_size=2, unique=True), max_size=2),
+}
 
 
 def _some_of(schema: dict[str, Any]) -> dict[str, Any]:
@@ -101,7 +107,12 @@ def _some_of(schema: dict[str, Any]) -> dict[str, Any]:
 def _with_definitions(schema: Any) -> Any:
     if not isinstance(schema, dict):
         return schema
-    return {**schema, "$defs": {"x": {"type": ["object", "integer"], "properties": {"a": {"$ref": "#/$defs/x"}}}}}
+    # Recursion, but always through an array or object: the oracle does not notice that it goes round in circles.
+    definitions = {
+        "x": {"type": ["object", "integer"], "properties": {"a": {"$ref": "#/$defs/x"}}},
+        "y": {"items": {"$ref": "#"}, "properties": {"b": {"$ref": "#"}}},
+    }
+    return {**schema, "$defs": definitions}
 
 
 class ByteGrammar:

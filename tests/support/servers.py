@@ -110,11 +110,15 @@ class Server:
 
     def replica(self):
         """The engine's process."""
-        (child,) = [p for p in psutil.Process(self.process.pid).children() if p.status() != psutil.STATUS_ZOMBIE]
+        (child,) = self._replicas()
         return child
 
     def has_replica(self):
-        return bool([p for p in psutil.Process(self.process.pid).children() if p.status() != psutil.STATUS_ZOMBIE])
+        return bool(self._replicas())
+
+    def _replicas(self):
+        living = [p for p in psutil.Process(self.process.pid).children() if p.status() != psutil.STATUS_ZOMBIE]
+        return [p for p in living if "headrace.fleet.replica" in p.cmdline()]
 
     def end(self, sig=signal.SIGTERM, seconds=30):
         """Signal the gateway and wait for its end; returns the exit status."""

@@ -9,6 +9,7 @@ import typer
 
 from headrace.cli.bench_cache import cache
 from headrace.cli.bench_compare import compare
+from headrace.cli.bench_grammar import grammar
 from headrace.cli.bench_memory import memory
 from headrace.cli.bench_overhead import overhead
 from headrace.cli.bench_quality import quality
@@ -46,6 +47,7 @@ app.command()(overhead)
 app.command()(memory)
 app.command()(tiers)
 app.command()(cache)
+app.command()(grammar)
 
 
 @app.command()

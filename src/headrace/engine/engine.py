@@ -11,7 +11,7 @@ import numpy as np
 
 from headrace.engine.arrival import prefix_key, sequences_of
 from headrace.engine.constraint import ConstraintFactory, TokenConstraint
-from headrace.engine.guidance import FREE, Guidance, begin, follow, guidance_for
+from headrace.engine.guidance import FREE, Guidance, Guide
 from headrace.engine.inspection import describe
 from headrace.engine.messages import CLOSE_SECONDS, EngineStats, Finish, Generate, PositionLogprobs, TokenDelta
 from headrace.engine.outcome import finish_of, position_logprobs
@@ -43,7 +43,7 @@ class Engine:
         engine      plan 2        take 1, plan 3  take 2, plan 4
 
     So a sequence that ends with a token nobody could foresee has a row in one batch more; what that finds is void.
-    What a constraint allows is found between, so that only drawing waits for it: masks for batch 2 when 1 was taken.
+    The masks that constraints give for batch 2 are made when 1 was taken: only its drawing waits for them.
 
     Args:
         spec: The model's dimensions.
@@ -84,8 +84,7 @@ class Engine:
         self.scheduler = Scheduler(memory, limits, tiers)
         self.context_length = context_length
         self._constraint_for = constraint_for
-        self._jump_forward = jump_forward
-        self._preparing: list[Sequence] = []  # whose constraints are not ready
+        self._guide = Guide(spec.vocab_size, jump_forward=jump_forward)
         self._requests: dict[int, list[Sequence]] = {}
         self._submitted: deque[tuple[Ticket, Planned]] = deque()
         self._collected: float | None = None  # when a batch was collected last, if there was work left
@@ -120,7 +119,7 @@ class Engine:
         sequences = sequences_of(message, prompt, constraints, eos=stops, room=room, arrivals=self._arrivals)
         self._arrivals += len(sequences)
         self._requests[message.request] = sequences
-        self._preparing += [s for s in sequences if s.preparing]
+        self._guide.preparing += [s for s in sequences if s.preparing]
         for sequence in sequences:
             self.scheduler.add(sequence)
         return []
@@ -141,8 +140,8 @@ class Engine:
         """
         began = time.monotonic()
         ended = [self._end(s, [], None, Finish("late")) for s in self.scheduler.late(began)]
-        if self._preparing:
-            ended += self._begin_constrained()
+        if self._guide.preparing:
+            ended += [self._end(s, [], None, finish) for s, finish in self._guide.begin()]
         planned = self.scheduler.plan(self._totals.steps + len(self._submitted) + 1)
         if planned is not None:
             self._submitted.append((self.executor.submit(planned.batch), planned))
@@ -153,7 +152,7 @@ class Engine:
             return ended
         ticket, oldest = self._submitted.popleft()
         self._totals.steps += 1
-        guidance = guidance_for(oldest, self.spec.vocab_size) if self.scheduler.constrained else FREE
+        guidance = self._guide.guidance(oldest) if self.scheduler.constrained else FREE
         waiting = time.monotonic()
         try:
             output = self.executor.collect(ticket, guidance.masks)
@@ -174,7 +173,7 @@ class Engine:
         if tiers.waiting:
             tiers.wait(TRANSFER_WAIT)
             tiers.collected(self._totals.steps)
-        elif self._preparing:
+        elif self._guide.preparing:
             time.sleep(CONSTRAINT_WAIT)
 
     def rehearse(self, tokens: int) -> None:
@@ -219,10 +218,7 @@ class Engine:
         live = {id(s) for group in self._requests.values() for s in group if not s.finished}
         queued = {id(s) for s in (*self.scheduler.running, *self.scheduler.waiting)}
         assert live == queued, "a sequence is lost"
-        preparing = {id(s) for s in self.scheduler.waiting if s.preparing}
-        assert preparing == {id(s) for s in self._preparing if not s.finished}, (
-            "nobody asks whether a constraint is ready"
-        )
+        self._guide.check(self.scheduler.waiting)
 
     def _would_be_late(self, message: Generate, prompt: IntArray) -> bool:
         """Whether a new prompt cannot be computed by its deadline, behind those that go before it."""
@@ -234,19 +230,6 @@ class Engine:
         return time.monotonic() + tokens / rate > message.deadline
 
     # --- a sample's life ----------------------------------------------------------------------------------------
-
-    def _begin_constrained(self) -> list[TokenDelta]:
-        """Let those go on whose constraints have become ready; the ends of those that cannot."""
-        asked, self._preparing, deltas = self._preparing, [], []
-        for sequence in asked:
-            if sequence.finished or sequence.constraint is None:
-                continue
-            finish = begin(sequence, sequence.constraint, self.spec.vocab_size)
-            if finish is not None:
-                deltas.append(self._end(sequence, [], None, finish))
-            elif sequence.preparing:
-                self._preparing.append(sequence)
-        return deltas
 
     def _take_output(self, planned: Planned, output: StepOutput, guidance: Guidance) -> list[TokenDelta]:
         """Bring sequences up to date with what a step computed for them; rows of stays that are over are void."""
@@ -284,12 +267,10 @@ class Engine:
 
     def _follow(self, sequence: Sequence, constraint: TokenConstraint, tokens: list[int]) -> Finish | None:
         """Have a constraint follow a token that was drawn; to it are added those that need not be."""
-        totals = self._totals
-        totals.masked_tokens += sequence.mask is not None
-        jump = self._jump_forward and sequence.sampling.logprobs is None
-        finish = follow(sequence, constraint, tokens, self.spec.vocab_size, jump=jump)
-        totals.forced_tokens += len(tokens) - 1
-        totals.output_tokens += len(tokens) - 1
+        self._totals.masked_tokens += sequence.mask is not None
+        finish = self._guide.follow(sequence, constraint, tokens)
+        self._totals.forced_tokens += len(tokens) - 1
+        self._totals.output_tokens += len(tokens) - 1
         return finish
 
     def _take(self, sequence: Sequence, token: int) -> None:

@@ -31,75 +31,105 @@ class Guidance(NamedTuple):
 FREE = Guidance(NO_MASKS, ())
 
 
-def guidance_for(planned: Planned, vocab_size: int) -> Guidance:
-    """What constraints say of a batch once the tokens of all batches before it are known."""
-    masks: dict[int, Mask] = {}
-    foretold = []
-    for row, (sequence, stay) in enumerate(planned.rows):
-        if sequence.constraint is None or sequence.stay != stay or not planned.batch.sample[row]:
-            continue
-        position = planned.position(row)
-        if position < sequence.known:
-            masks[row] = mask_of(int(sequence.tokens[position]), vocab_size)
-            foretold.append(row)
-        elif sequence.mask is not None:
-            masks[row] = sequence.mask
-    return Guidance(masks, foretold)
-
-
-def begin(sequence: Sequence, constraint: TokenConstraint, vocab_size: int) -> Finish | None:
-    """Have a constraint say what may come first, once it is ready.
-
-    Returns:
-        How the sample ends, if nothing may come or the constraint has failed.
-    """
-    try:
-        if not constraint.ready:
-            return None
-        sequence.preparing = False
-        if constraint.complete:
-            return Finish("stop", timeline=timeline_of(sequence))
-        look(sequence, constraint, vocab_size)
-    except HeadraceError as error:
-        return Finish("error", message=str(error))
-    return None
-
-
-def follow(
-    sequence: Sequence, constraint: TokenConstraint, tokens: list[int], vocab_size: int, *, jump: bool
-) -> Finish | None:
-    """Have a constraint follow a token that was drawn.
+class Guide:
+    """Asks constraints.
 
     Args:
-        sequence: Has taken the token.
-        constraint: Its constraint.
-        tokens: The token. To it are added those that are the only ones allowed behind it; the sequence takes them.
         vocab_size: Size of the vocabulary.
-        jump: Whether to do that.
+        jump_forward: Whether tokens that are the only ones allowed are taken without drawing them.
 
-    Returns:
-        How the sample ends with the last of the tokens; None: it goes on.
+    Attributes:
+        preparing: Sequences whose constraints were not ready when they were asked last.
     """
-    try:
-        while (finish := _finish(sequence, constraint, tokens[-1])) is None:
-            only = look(sequence, constraint, vocab_size)
-            if only is None or not jump:
+
+    def __init__(self, vocab_size: int, *, jump_forward: bool) -> None:
+        self._vocab, self._jump_forward = vocab_size, jump_forward
+        self.preparing: list[Sequence] = []
+
+    def begin(self) -> list[tuple[Sequence, Finish]]:
+        """Let those go on whose constraints have become ready; gives those that end instead."""
+        asked, self.preparing, ended = self.preparing, [], []
+        for sequence in asked:
+            if sequence.finished or sequence.constraint is None:
+                continue
+            finish = self._begin(sequence, sequence.constraint)
+            if finish is not None:
+                ended.append((sequence, finish))
+            elif sequence.preparing:
+                self.preparing.append(sequence)
+        return ended
+
+    def guidance(self, planned: Planned) -> Guidance:
+        """What constraints say of a batch once the tokens of all batches before it are known.
+
+        Rows of stays that are over may get masks too: what they draw is void.
+        """
+        masks: dict[int, Mask] = {}
+        foretold = []
+        positions = planned.positions()
+        for row, (sequence, _) in enumerate(planned.rows):
+            position = positions[row]
+            if sequence.constraint is None or position < 0:
+                continue
+            if position < sequence.known:
+                masks[row] = mask_of(int(sequence.tokens[position]), self._vocab)
+                foretold.append(row)
+            elif sequence.mask is not None:
+                masks[row] = sequence.mask
+        return Guidance(masks, foretold)
+
+    def follow(self, sequence: Sequence, constraint: TokenConstraint, tokens: list[int]) -> Finish | None:
+        """Have a constraint follow a token that was drawn.
+
+        Args:
+            sequence: Has taken the token.
+            constraint: Its constraint.
+            tokens: The token. To it are added those that are the only ones allowed behind it; the sequence takes them,
+                unless log probabilities are asked, which drawing gives.
+
+        Returns:
+            How the sample ends with the last of the tokens; None: it goes on.
+        """
+        jump = self._jump_forward and sequence.sampling.logprobs is None
+        try:
+            while (finish := _finish(sequence, constraint, tokens[-1])) is None:
+                only = self._look(sequence, constraint)
+                if only is None or not jump:
+                    return None
+                sequence.force(only)
+                tokens.append(only)
+        except HeadraceError as error:
+            return Finish("error", message=str(error))
+        return finish
+
+    def _begin(self, sequence: Sequence, constraint: TokenConstraint) -> Finish | None:
+        """Have a constraint say what may come first, once it is ready; how the sample ends if nothing may."""
+        try:
+            if not constraint.ready:
                 return None
-            sequence.force(only)
-            tokens.append(only)
-    except HeadraceError as error:
-        return Finish("error", message=str(error))
-    return finish
+            sequence.preparing = False
+            if constraint.complete:
+                return Finish("stop", timeline=timeline_of(sequence))
+            self._look(sequence, constraint)
+        except HeadraceError as error:
+            return Finish("error", message=str(error))
+        return None
 
+    def _look(self, sequence: Sequence, constraint: TokenConstraint) -> int | None:
+        """Note what may be drawn next; if that is one token, it is returned.
 
-def look(sequence: Sequence, constraint: TokenConstraint, vocab_size: int) -> int | None:
-    """Note what may be drawn next; if that is one token, it is returned.
+        Raises:
+            HeadraceError: The constraint has failed.
+        """
+        mask = constraint.allowed()
+        only = None if mask is None else only_token(mask, self._vocab)
+        sequence.mask = mask  # a sound one: rows that are void get it too
+        return only
 
-    Raises:
-        HeadraceError: The constraint has failed.
-    """
-    sequence.mask = constraint.allowed()
-    return None if sequence.mask is None else only_token(sequence.mask, vocab_size)
+    def check(self, waiting: list[Sequence]) -> None:
+        """Assert that all who wait for a constraint are known here."""
+        preparing = [s for s in self.preparing if not s.finished]
+        assert {id(s) for s in preparing} == {id(s) for s in waiting if s.preparing}, "nobody asks a constraint"
 
 
 def only_token(mask: Mask, vocab_size: int) -> int | None:

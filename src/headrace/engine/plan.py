@@ -46,10 +46,11 @@ class Planned(NamedTuple):
     rows: list[tuple[Sequence, int]]
     pairs: int
 
-    def position(self, row: int) -> int:
-        """Where the token that a row draws stands in its sequence."""
+    def positions(self) -> list[int]:
+        """Of each row, where the token that it draws stands in its sequence; -1 if it draws none."""
         batch = self.batch
-        return int(batch.starts[row] + batch.offsets[row + 1] - batch.offsets[row])
+        ends: list[int] = np.where(batch.sample, batch.starts + np.diff(batch.offsets), -1).tolist()
+        return ends
 
 
 def finish(step: int, plan: Plan, commands: tuple[PageCommand, ...]) -> Planned:

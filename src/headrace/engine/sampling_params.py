@@ -36,7 +36,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         seed: Equal seeds give equal tokens for equal prompts; None draws one per request.
         stop: Strings that end the output; the string itself is not returned.
         stop_token_ids: Tokens that end the output.
-        grammar: A grammar's source, which the replica's constraint factory compiles: the output follows it.
+        grammar: A grammar's source, which the replica's constraint factory compiles. The output follows it and ends
+            where it ends, so ``min_tokens`` and ``ignore_eos`` are not for such a request.
         reading: How the output is taken apart, for the replica's constraint factory: stop strings depend on it.
         min_tokens: No end of sequence, stop token or stop string before this many tokens.
         max_tokens: At most this many tokens; None is whatever the context leaves.
@@ -100,9 +101,16 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             if not isinstance(stop, str) or not stop:
                 raise InvalidInput("a stop string must be a non-empty string", field=f"stop[{i}]")
         if self.grammar is not None:
-            _check_grammar(self.grammar)
+            self._check_grammar(self.grammar)
         _check_token_map(self.logit_bias)
         _check_token_ids("stop_token_ids", self.stop_token_ids)
+
+    def _check_grammar(self, source: object) -> None:
+        if not isinstance(source, str) or not source or len(source.encode(errors="replace")) > MAX_GRAMMAR_BYTES:
+            raise InvalidInput(f"must be a string of 1 to {MAX_GRAMMAR_BYTES} bytes", field="grammar")
+        for field in ("min_tokens", "ignore_eos"):
+            if getattr(self, field):
+                raise InvalidInput("is not for a request with a grammar, which says where its output ends", field=field)
 
     def check_vocabulary(self, vocab_size: int) -> None:
         """Raise ``InvalidInput`` where a token id named here is not below ``vocab_size``, or too few can be drawn."""
@@ -130,11 +138,6 @@ def _check_float(field: str, value: object, low: float, high: float, *, open_low
     if not number or not low <= value <= high or (open_low and value == low):  # type: ignore[operator]
         bounds = f"above {low:g}, up to {high:g}" if open_low else f"from {low:g} to {high:g}"
         raise InvalidInput(f"must be a finite number {bounds}, got {value!r}", field=field)
-
-
-def _check_grammar(source: object) -> None:
-    if not isinstance(source, str) or not source or len(source.encode(errors="replace")) > MAX_GRAMMAR_BYTES:
-        raise InvalidInput(f"must be a string of 1 to {MAX_GRAMMAR_BYTES} bytes", field="grammar")
 
 
 def _check_token_ids(field: str, tokens: Sequence[int]) -> None:

@@ -282,5 +282,7 @@ class Scheduler:
     def check(self) -> None:
         """Assert the invariants of queues, slots and pages."""
         self.roster.check()
+        bound = sum(s.constraint is not None for s in self.roster.everyone())
+        assert self.constrained == bound, "sequences with constraints are miscounted"
         assert all(s in self.roster.everyone() for s in self._trials.suspects), "a suspect is gone"
         self.shares.check(s.tenant for s in self.roster.everyone())

@@ -48,7 +48,7 @@ class StepLog:
         if stats.step == self._last:
             return
         self._last = stats.step
-        about = {"step": stats.step, "tokens_drawn": tokens, "running": stats.running, "waiting": stats.waiting}
+        about = {"step": stats.step, "tokens": tokens, "running": stats.running, "waiting": stats.waiting}
         for lane, name, seconds in (
             (PLANNER, f"step {stats.step}", stats.step_seconds),
             (EXECUTOR, "forward and sampling", stats.forward_seconds),

@@ -2,6 +2,7 @@
 #ifndef HEADRACE_LOGITS_H
 #define HEADRACE_LOGITS_H
 
+#include <float.h>
 #include <math.h>
 #include <stdint.h>
 #include <string.h>

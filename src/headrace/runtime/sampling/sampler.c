@@ -12,7 +12,8 @@
 
 #define GREEDY_BELOW 1e-5
 #define ONE ((int64_t)1 << 40)
-#define FEW 64 /* tokens tried first for a nucleus */
+#define FEW 64            /* tokens tried first for a nucleus */
+#define LOWEST (-FLT_MAX) /* what is below it weighs nothing, and under a mask that is most */
 
 /* Settings of a row; the fields of SlotSampling, and places as bytes from `base`. */
 typedef struct {
@@ -99,7 +100,7 @@ static void cut(const row *r, const float *x, int64_t n, float peak, double scal
     list *kept = &d->kept;
     int64_t need;
     if (limits_count(r, n)) {
-        likeliest(x, n, r->top_k, d);
+        likeliest(x, n, r->top_k, LOWEST, d);
         const int64_t total = weigh_list(kept, peak, scale);
         if (!(r->top_p < 1)) return;
         need = share_of(r->top_p, total);
@@ -107,7 +108,7 @@ static void cut(const row *r, const float *x, int64_t n, float peak, double scal
         need = share_of(r->top_p, weigh(x, n, peak, scale, 0, d->sums));
         const int64_t groups = blocks_of(n) * LANES;
         for (int64_t many = FEW;; many = many < groups && groups < many * 8 ? groups : many * 8) {
-            gather(x, n, bound_of(n, many, d), kept);
+            gather(x, n, many, LOWEST, d);
             if (weigh_list(kept, peak, scale) >= need) break;
         }
     }
@@ -185,7 +186,7 @@ static void report(const row *r, const float *x, int64_t n, desk *d, result *out
     out->total = weigh(x, n, (float)out->peak, LOG2_E, 0, d->sums);
     out->rank = 1 + count_above(x, n, x[out->token]);
     if (!r->report) return;
-    likeliest(x, n, r->report, d);
+    likeliest(x, n, r->report, -INFINITY, d);
     uint64_t *keys = d->kept.keys;
     for (int64_t i = 0; i < d->kept.count; i++) {
         const uint64_t key = keys[i];

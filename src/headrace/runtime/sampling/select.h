@@ -100,8 +100,10 @@ static float bound_of(int64_t n, int64_t many, desk *d) {
     return value_of(reach(&d->kept, &d->room, many));
 }
 
-/* The tokens from a logit up, in order of their ids, each with weight 1. */
-static void gather(const float *x, int64_t n, float bound, list *into) {
+/* The `many` likeliest tokens and some more, in order of their ids, each with weight 1; but none below `least`. */
+static void gather(const float *x, int64_t n, int64_t many, float least, desk *d) {
+    const float found = bound_of(n, many, d), bound = found > least ? found : least;
+    list *into = &d->kept;
     float room[BLOCK];
     int64_t count = 0;
     for (int64_t at = 0; at < n; at += BLOCK) {
@@ -121,9 +123,9 @@ static void gather(const float *x, int64_t n, float bound, list *into) {
     into->count = count;
 }
 
-/* The `many` likeliest tokens, with weight 1; all where there are no more. */
-static void likeliest(const float *x, int64_t n, int64_t many, desk *d) {
-    gather(x, n, bound_of(n, many, d), &d->kept);
+/* The `many` likeliest tokens, with weight 1; all from `least` up where those are no more. */
+static void likeliest(const float *x, int64_t n, int64_t many, float least, desk *d) {
+    gather(x, n, many, least, d);
     if (many < d->kept.count) keep(&d->kept, reach(&d->kept, &d->room, many));
 }
 

@@ -25,7 +25,10 @@ Mask = NDArray[np.uint32]
 # Each lexer state costs some 2 kB and stays as long as the grammar; a string of bounded length takes one a character.
 MAX_LEXER_STATES = 50_000
 CONTROLS = "// control tokens: "
-COMPILE_STACK = 256 << 20  # the library descends a stack frame for each nested rule; touched only as far as needed
+# The library descends some stack frames for each rule or group within another. A source of no more than so many rules
+# and groups compiles on any stack of 8 MiB (measured: 1500 rules of two groups overflow it); a deeper one gets its own.
+MOST_NESTED = 1000
+COMPILE_STACK = 256 << 20  # touched only as far as needed
 
 
 def parser_limits() -> LLParserLimits:
@@ -66,7 +69,7 @@ class GrammarEngine:
         if kept is not None:
             return kept
         table = self._table.with_controls(named_controls(source))
-        grammar = Grammar(_on_large_stack(table.library, source), table)
+        grammar = Grammar(_compiled(table.library, source), table)
         with self._lock:
             self._grammars[source] = grammar
             while len(self._grammars) > self._kept:
@@ -167,25 +170,31 @@ def control_line(tokens: Iterable[int]) -> str:
     return CONTROLS + " ".join(map(str, sorted(tokens)))
 
 
+def _compiled(tokens: LLTokenizer, source: str) -> LLMatcher:
+    """A matcher at the beginning of a source."""
+    deep = source.count("\n") + source.count("(") > MOST_NESTED
+    matcher = _on_large_stack(tokens, source) if deep else _matcher(tokens, source)
+    if matcher.is_error():
+        raise GrammarError(f"the grammar does not compile: {_first_line(matcher.get_error())}")
+    return matcher
+
+
+def _matcher(tokens: LLTokenizer, source: str) -> LLMatcher:
+    return LLMatcher(tokens, source, log_level=0, limits=parser_limits())
+
+
 def _on_large_stack(tokens: LLTokenizer, source: str) -> LLMatcher:
-    """Compile on a thread of its own, whose stack holds what the deepest grammar that passes the gate needs."""
+    """Compile on a thread of its own; where the cores are busy, changing to it takes longer than most grammars."""
     made: list[LLMatcher] = []
-
-    def work() -> None:
-        made.append(LLMatcher(tokens, source, log_level=0, limits=parser_limits()))
-
     with _STACK_SIZE_LOCK:
         before = threading.stack_size(COMPILE_STACK)
         try:
-            thread = threading.Thread(target=work, name="compile-grammar")
+            thread = threading.Thread(target=lambda: made.append(_matcher(tokens, source)), name="compile-grammar")
             thread.start()
         finally:
             threading.stack_size(before)
     thread.join()
-    matcher = made[0]
-    if matcher.is_error():
-        raise GrammarError(f"the grammar does not compile: {_first_line(matcher.get_error())}")
-    return matcher
+    return made[0]
 
 
 _STACK_SIZE_LOCK = threading.Lock()  # the size is a setting of the whole process

@@ -26,6 +26,7 @@ MAX_CHOICES = 1000
 MAX_CHOICE_CHARACTERS = 64 << 10
 MAX_GBNF_CHARACTERS = 16 << 10
 MAX_GBNF_RULES = 200
+GBNF_RULE = re.compile(r"[ \t]*[A-Za-z][A-Za-z0-9-]*[ \t]*::=")
 
 
 def json_object_source(*, spacing: Spacing = Spacing.FLEXIBLE) -> str:
@@ -91,7 +92,7 @@ def grammar_source(text: str, *, field: str, spacing: Spacing = Spacing.FLEXIBLE
     Raises:
         InvalidInput: It cannot be read, or says what is not allowed.
     """
-    if re.search(r"(?m)^\s*[A-Za-z][A-Za-z0-9-]*\s*::=", text):
+    if any(GBNF_RULE.match(line) for line in text.split("\n")):
         text = _lark_of_gbnf(text, field)
     return HEAD + checked_lark(text, field=field, spacing=spacing)
 

@@ -60,12 +60,15 @@ def _meet_numbers(one: NumberShape, other: NumberShape) -> NumberShape:
     high = min(highs, key=lambda bound: (bound[0], not bound[1]), default=None)
     if low and high and (low[0] > high[0] or (low[0] == high[0] and (low[1] or high[1]))):
         raise Conflict
+    multiples, no_multiples = one.multiples | other.multiples, one.no_multiples | other.no_multiples
+    if multiples & no_multiples:
+        raise Conflict
     return NumberShape(
         low=low,
         high=high,
         whole=other.whole if one.whole is None else one.whole,
-        multiples=one.multiples | other.multiples,
-        no_multiples=one.no_multiples | other.no_multiples,
+        multiples=multiples,
+        no_multiples=no_multiples,
         values=_common(one.values, other.values),
         excluded=one.excluded | other.excluded,
     )

@@ -104,10 +104,10 @@ class NumberLanguages:
         if shape.high is not None:
             self._bound((-shape.high[0], shape.high[1]), below, above)
         below.append(self._at_least(Decimal(0), exclusive=True))
-        for factor in shape.multiples | shape.no_multiples:
-            fits = self._multiples(factor)
-            for side in (above, below):
-                side.append(fits if factor in shape.multiples else every.complement(fits))
+        demands = [self._multiples(factor) for factor in sorted(shape.multiples)]
+        demands += [every.complement(self._multiples(factor)) for factor in sorted(shape.no_multiples)]
+        above += demands
+        below += demands
         for value in shape.excluded:
             (below if value < 0 else above).append(every.complement(self._equal(abs(value))))
         negative = every.sequence([every.text("-"), every.intersection(below)])
