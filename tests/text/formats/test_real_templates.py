@@ -56,12 +56,16 @@ FORMATS = {
     "seed-oss": ["ByteDance-Seed-OSS"],
     "solar-open": ["upstage-Solar-Open-100B"],
 }
-# These show no calls; the format is that of the model nonetheless.
+# These show no calls, or such as no format reads; it is known how they reason, or how the model calls.
 BY_SIGNATURE = {
     "deepseek-v3": ["deepseek-ai-DeepSeek-R1-Distill-Llama-8B", "llama-cpp-deepseek-r1"],
     "granite": ["ibm-granite-granite-3.3-2B-Instruct"],
     "kimi-k2": ["Kimi-K2-Instruct", "Kimi-K2-Thinking"],
     "lfm2": ["LFM2-8B-A1B", "LFM2.5-Instruct"],
+    "think": [
+        *("HuggingFaceTB-SmolLM3-3B", "deepseek-ai-DeepSeek-V3.2", "deepseek-ai-DeepSeek-V4"),
+        *("llama-cpp-rwkv-world", "openbmb-MiniCPM5-1B"),
+    ],
 }
 # These write content that comes with a call where reasoning stands,
 CONTENT_AS_REASONING = {"openai-gpt-oss-120b", "NVIDIA-Nemotron-Nano-v2"}

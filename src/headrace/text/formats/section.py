@@ -41,6 +41,7 @@ class CallSection:
     def __init__(self, calls: Calls, tools: Tools | None, marker: str, at: int) -> None:
         self._calls, self._tools = calls, tools
         self.has_calls = False
+        self._behind = self._place = at  # behind the last call; and how far there is only white space
         self._reader: CallReader | None = None
         begins_all = marker == calls.begin_marker or calls.at_start
         # White space may stand between a marker and the bracket behind it.
