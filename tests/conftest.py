@@ -33,3 +33,12 @@ def smollm2() -> Path:
     from headrace.models.hub import resolve
 
     return resolve("smollm2-135m")
+
+
+@pytest.fixture(scope="session")
+def public_data() -> Path:
+    """The folder of public data that HEADRACE_TEST_DATA names; by default it lies beside the checkout."""
+    data = Path(os.environ.get("HEADRACE_TEST_DATA", Path(__file__).parents[1] / ".." / "shared" / "data"))
+    if not data.is_dir():
+        pytest.skip(f"there are no public data in {data} (HEADRACE_TEST_DATA)")
+    return data

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import jsonschema
 import pytest
-from servers import NAME
+from servers import NAME, running
 
 pytestmark = [pytest.mark.model, pytest.mark.bars, pytest.mark.timeout(1800)]
 
@@ -42,20 +42,25 @@ def cases(public_data):
 
 
 @pytest.fixture
-def ask(client):
+def ask(smollm2, tmp_path):
     def answer(case):
         _, messages, functions = case
-        return client.chat.completions.create(
-            model=NAME,
-            messages=messages,
-            tools=[{"type": "function", "function": function} for function in functions],
-            tool_choice="required",
-            max_tokens=MOST_TOKENS,
-            temperature=0,
-            frequency_penalty=0.5,  # a model of this size repeats itself without end
-        ).choices[0]
+        return (
+            one.client()
+            .chat.completions.create(
+                model=NAME,
+                messages=messages,
+                tools=[{"type": "function", "function": function} for function in functions],
+                tool_choice="required",
+                max_tokens=MOST_TOKENS,
+                temperature=0,
+                frequency_penalty=0.5,  # a model of this size repeats itself without end
+            )
+            .choices[0]
+        )
 
-    return answer
+    with running(smollm2, tmp_path, "--executor", "compiled", "--kv-memory", "512MiB", "--max-running", "16") as one:
+        yield answer
 
 
 def test_required_calls_are_valid(ask, public_data):
