@@ -12,8 +12,9 @@ from typing import Any
 
 from headrace.errors import InvalidInput
 from headrace.text.conversation import AnswerForm, Conversation, Tool
+from headrace.text.formats.call_grammar import ANY_OBJECT, CallableTool
 from headrace.text.formats.lark import END
-from headrace.text.formats.message_grammar import ANY_OBJECT, CallableTool, CallMode, MessageForm, message_grammar
+from headrace.text.formats.message_grammar import CallMode, MessageForm, message_grammar
 from headrace.text.formats.notation import Format
 from headrace.text.grammar.sources import (
     choice_source,
