@@ -10,6 +10,7 @@ from typing import Any
 
 from headrace.text.grammar.engine import control_line
 from headrace.text.schema import Spacing, schema_rules
+from headrace.text.schema.notation import literal
 
 _TO_ESCAPE = re.compile(r"[\\^$.|?*+(){}\[\]/\n\r\t]")
 _ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
@@ -33,7 +34,7 @@ def without(texts: Iterable[str], body: str = ANY_TEXT) -> str:
 
 def quoted(text: str) -> str:
     """A text as a literal of the grammar; empty for an empty one."""
-    return json.dumps(text, ensure_ascii=False) if text else ""
+    return literal(text) if text else ""
 
 
 def nested(source: str) -> str:
