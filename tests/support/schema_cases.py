@@ -163,7 +163,11 @@ def value_of(text: str) -> Any:
     """
 
     def number(digits: str) -> float:
-        if Decimal(repr(float(digits))) != Decimal(digits):
+        try:
+            exact = Decimal(repr(float(digits))) == Decimal(digits)
+        except ArithmeticError:  # an exponent of many digits
+            exact = False
+        if not exact:
             raise ValueError(digits)
         return float(digits)
 

@@ -116,6 +116,20 @@ def test_matchers_of_a_grammar_are_independent(engine: tuple[Tokenizer, GrammarE
     assert b not in ids(other.mask())
 
 
+def test_an_end_is_taken_where_the_text_may_end(engine: tuple[Tokenizer, GrammarEngine]):
+    tokenizer, grammars = engine
+    a, end = tokenizer.token_id("a"), tokenizer.eos_token_ids[0]
+    assert a is not None
+    matcher = grammars.compile(source("/a+/")).matcher()
+    matcher.accept(a)
+    assert matcher.may_end
+    assert not matcher.is_complete
+    matcher.accept(end)
+    assert matcher.is_complete
+    with pytest.raises(GrammarError):
+        grammars.compile(source("/a+/")).matcher().accept(end)
+
+
 def test_a_token_that_does_not_fit_breaks_its_matcher_alone(engine: tuple[Tokenizer, GrammarEngine]):
     tokenizer, grammars = engine
     a, b = tokenizer.token_id("a"), tokenizer.token_id("b")

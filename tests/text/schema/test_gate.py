@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from typing import Any
 
 import pytest
@@ -118,6 +117,8 @@ HOSTILE: dict[str, Any] = {
         "type": "string",
         "allOf": [{"pattern": f"(a|b)*a(a|b){{{n}}}$"} for n in range(20, 27)],
     },
+    "pattern that doubles": {"type": "string", "pattern": "^(" + "(a|(?=x)b)" * 60 + ")?$"},
+    "key that doubles": {"patternProperties": {"^(" + "(a|(?=x)b)" * 60 + ")?$": {"type": "null"}}},
     "regex bomb": {"type": "string", "not": {"pattern": "^(((a{1,900}){1,900}){1,900}){1,900}$"}},
     "pattern with length": {"type": "string", "pattern": "^(a|b)*c$", "minLength": 100_000},
     "many pattern properties": {"patternProperties": {f"a.{{{n}}}b": {"const": n} for n in range(40)}},
@@ -138,18 +139,15 @@ HOSTILE: dict[str, Any] = {
 }
 
 
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_schemas_are_refused_or_compiled_soon(name: str):
-    begin = time.process_time()
     try:
         start, rules = schema_rules(HOSTILE[name], field="schema")
     except InvalidInput:
-        rules = start = ""
-    # No bar of speed: a bound that every machine keeps unless something grows without bound.
-    assert time.process_time() - begin < 30
+        return
     assert len(rules) < 4 << 20
-    if start:
-        ByteGrammar(f"start: {start}\n{rules}")
+    ByteGrammar(f"start: {start}\n{rules}")
 
 
 def test_a_grammar_is_the_same_text_every_time():

@@ -12,12 +12,13 @@ from jsonschema import Draft202012Validator
 from schema_cases import ByteGrammar, schemas, value_of, values
 
 from headrace.errors import InvalidInput
+from headrace.text.schema import Spacing
 
 
-def compiled(schema: Any) -> tuple[ByteGrammar | None, str]:
+def compiled(schema: Any, spacing: Spacing) -> tuple[ByteGrammar | None, str]:
     """The grammar, or why there is none."""
     try:
-        return ByteGrammar.of_schema(schema), ""
+        return ByteGrammar.of_schema(schema, spacing), ""
     except InvalidInput as refused:
         return None, refused.message
 
@@ -26,7 +27,7 @@ def check_schema(schema: Any, instances: list[Any], seed: int) -> None:
     Draft202012Validator.check_schema(schema)
     validator = Draft202012Validator(schema)
     valid = [validator.is_valid(instance) for instance in instances]
-    grammar, reason = compiled(schema)
+    grammar, reason = compiled(schema, list(Spacing)[seed % 2])
     if grammar is None:
         assert not ("no finite value" in reason and any(valid)), (schema, instances)
         return
@@ -39,7 +40,7 @@ def check_schema(schema: Any, instances: list[Any], seed: int) -> None:
             continue
 
 
-@settings(max_examples=300, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, suppress_health_check=list(HealthCheck))
 @given(schemas(), st.lists(values, max_size=8), st.integers(0, 1 << 30))
 def test_accepted_is_valid_and_valid_is_accepted(schema: Any, instances: list[Any], seed: int):
     check_schema(schema, instances, seed)

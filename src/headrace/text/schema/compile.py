@@ -14,7 +14,7 @@ from headrace.text.schema.objects import object_part
 from headrace.text.schema.refusal import Place, Refused
 from headrace.text.schema.regex import Languages, TooLarge
 from headrace.text.schema.rules import Part, Rules, choice
-from headrace.text.schema.shapes import ArrayShape, ObjectShape, Shape
+from headrace.text.schema.shapes import ArrayShape, Goal, ObjectShape, Shape
 from headrace.text.schema.spacing import Spacing
 from headrace.text.schema.strings import StringLanguages
 from headrace.text.schema.tool_dialect import check_tool_schema, without_id
@@ -82,7 +82,7 @@ def schema_rules(
     return start, text
 
 
-def _parts(builder: Builder, goal: Any, shapes: tuple[Shape, ...]) -> list[Part]:
+def _parts(builder: Builder, goal: Goal, shapes: tuple[Shape, ...]) -> list[Part]:
     parts = builder.scalars(goal, shapes)
     parts += [array_part(builder, goal, shape) for shape in shapes if isinstance(shape, ArrayShape)]
     parts += [object_part(builder, goal, shape) for shape in shapes if isinstance(shape, ObjectShape)]

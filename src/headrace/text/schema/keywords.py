@@ -86,6 +86,8 @@ def check_keywords(schema: Any, place: Place) -> None:
     """Raise ``Refused`` unless this schema, without its subschemas, is what the metaschema says."""
     if isinstance(schema, bool):
         return
+    if isinstance(schema, list) and place and place[-1] == "items":
+        raise Refused(place, "must be one schema; the schemas of the first items stand under prefixItems")
     if not isinstance(schema, dict):
         raise Refused(place, f"must be an object or a boolean, for it is a schema; it is {_named(schema)}")
     for keyword, value in schema.items():

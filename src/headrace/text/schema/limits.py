@@ -20,6 +20,5 @@ MAX_LISTED_KEYS = 200  # that `propertyNames` lists
 MAX_UNIQUE_VALUES = 64  # bits of the library's parameter of a rule
 MAX_NUMBER_DIGITS = 400  # of an integer
 MAX_BOUND_DIGITS = 100  # of a bound of a range, written without exponent
-MAX_MULTIPLE = 100_000
 MAX_RULES = 5000
 MAX_SOURCE = 2 << 20  # characters of the grammar

@@ -12,8 +12,9 @@ import re
 
 from headrace.text.schema import characters
 from headrace.text.schema.characters import Characters
-from headrace.text.schema.regex import Kind, Language, Languages
+from headrace.text.schema.regex import Kind, Language, Languages, TooLarge
 
+MOST_NODES = 100_000
 SHORT_ESCAPES = {8: "b", 9: "t", 10: "n", 12: "f", 13: "r", 0x22: '"', 0x5C: "\\"}
 # As in llguidance, whose fast paths know this set: U+007F is written as an escape too.
 ESCAPED = characters.of((0, 31), (127, 127), '"\\')
@@ -29,13 +30,24 @@ ANY_CHARACTER = (
 
 
 def as_string(languages: Languages, language: Language) -> str:
-    """A Lark terminal: the insides of the JSON strings whose texts belong to ``language``."""
+    """A Lark terminal: the insides of the JSON strings whose texts belong to ``language``.
+
+    Raises:
+        TooLarge: What is one node in several places would be written out too often.
+    """
+    _check_size(language)
     return _Writer(languages, quoted=True).terminal(language)
 
 
 def as_text(languages: Languages, language: Language) -> str:
-    """A Lark terminal: the texts themselves."""
+    """A Lark terminal: the texts themselves; raises as ``as_string``."""
+    _check_size(language)
     return _Writer(languages, quoted=False).terminal(language)
+
+
+def _check_size(language: Language) -> None:
+    if language.size > MOST_NODES:
+        raise TooLarge
 
 
 def literal(text: str) -> str:

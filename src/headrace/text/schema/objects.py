@@ -43,7 +43,7 @@ def object_part(builder: Builder, goal: Goal, shape: ObjectShape) -> Part:
     Raises:
         Refused: They cannot be enforced.
     """
-    return choice([part for option in _witnessed(builder, goal, shape) for part in [_layout(builder, goal, option)]])
+    return choice([_layout(builder, goal, plan) for plan in _plans(builder, goal, shape)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class _Plan:
     high: int | None
 
 
-def _witnessed(builder: Builder, goal: Goal, shape: ObjectShape) -> Iterator[_Plan]:
+def _plans(builder: Builder, goal: Goal, shape: ObjectShape) -> Iterator[_Plan]:
     """The ways in which an object can have what it must have some of."""
     members = _members(builder, shape)
     some = sorted(shape.some, key=by_keys)

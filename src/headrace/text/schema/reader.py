@@ -108,12 +108,10 @@ class SchemaReader:
                 return one_of(value if keyword == "enum" else [value], self._value, self._claims.nothing)
             case "allOf":
                 return self._claims.all_of([self._apply((keyword, i), True) for i in range(len(value))])
+            case "anyOf" if self._tracked:
+                return self._any_of(len(value))
             case "anyOf":
-                return (
-                    self._any_of(len(value))
-                    if self._tracked
-                    else self._merger.either([self._apply((keyword, i), True) for i in range(len(value))])
-                )
+                return self._merger.either([self._apply((keyword, i), True) for i in range(len(value))])
             case "oneOf":
                 return self._one_of(len(value))
             case "not":

@@ -37,7 +37,7 @@ class Language:
         high: At most; None: any number.
         nullable: Whether the empty text belongs to it.
         number: Its place among those made.
-        size: Nodes below and with it.
+        size: Nodes below and with it, those in several places counted as often.
     """
 
     kind: Kind
