@@ -13,6 +13,9 @@ from headrace.engine.sampling_params import SamplingParams
 from headrace.text import MessageStream, StopMatcher, StopWatch, Tokenizer
 from headrace.text.constraint import ConstraintMaker
 from headrace.text.formats.catalog import formats
+from headrace.text.formats.pieces import Text, Thought, ToolCall, joined
+from headrace.text.reading import Reading
+from headrace.text.stream import MessageForm
 
 quick = settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
 letters = st.text("ab", max_size=8)
@@ -84,18 +87,38 @@ def test_many_long_stop_strings_cost_no_more_per_character():
     assert many < 10 * few
 
 
+# Letters of several tokens, sequences of emoji, marks that combine, what is spelled byte by byte.
+WORDS = [
+    "the",
+    " dog",
+    "é",
+    "e\u0301",
+    "中",
+    "🦄",
+    "👩\u200d👩\u200d👧",
+    "🇫🇷",
+    "👍🏽",
+    "\n",
+    " ",
+    "<|im_end|>",
+    "s.",
+    "\x00",
+]
+
+
 @pytest.fixture(params=["byte_level", "sentencepiece"])
 def tokenizer(request: pytest.FixtureRequest) -> Any:
     return request.getfixturevalue(request.param)
 
 
-def test_engine_and_gateway_agree(tokenizer: Tokenizer):
+@pytest.mark.parametrize("examples", [300, pytest.param(50_000, marks=[pytest.mark.bars, pytest.mark.timeout(7200)])])
+def test_engine_and_gateway_agree(tokenizer: Tokenizer, examples: int):
     tokens = st.lists(st.integers(0, tokenizer.vocab_size - 1), max_size=25)
-    words = st.lists(st.sampled_from(["the", " dog", "é", "中", "🦄", "\n", " ", "<|im_end|>", "s."]), max_size=12)
+    words = st.lists(st.sampled_from(WORDS), max_size=12)
     output = tokens | words.map(lambda w: tokenizer.encode("".join(w), add_special_tokens=False))
     make = ConstraintMaker(tokenizer, tokenizer.vocab_size, formats()["generic"])
 
-    @quick
+    @settings(quick, max_examples=examples)
     @given(output, st.data(), st.booleans(), st.booleans(), st.integers(0, 5))
     def check(tokens: list[int], data: st.DataObject, skip: bool, include: bool, min_tokens: int) -> None:
         text = tokenizer.decode(tokens, skip_special_tokens=skip, continues=True)
@@ -185,3 +208,20 @@ def test_control_tokens_are_matched_only_when_shown(byte_level: Tokenizer):
     for skip, ended in ((True, None), (False, "<|im_end|>")):
         watch = StopWatch(MessageStream(byte_level, stop=["<|im_end|>"], skip_special_tokens=skip))
         assert watch.accept(end) == ended
+
+
+def test_stop_strings_are_sought_in_the_answer_alone(byte_level: Tokenizer):
+    found = formats()["hermes"]
+    message = (
+        '<think>\na stop\n</think>\n\nst<tool_call>\n{"name": "f", "arguments": {"x": "stop"}}\n</tool_call>op a stop b'
+    )
+    form = MessageForm(found, Reading("", {"f": {}}))
+    for size in (1, 3, 1000):
+        stream, watch = (MessageStream(byte_level, stop=["stop"], form=form) for _ in range(2))
+        tokens = byte_level.encode(message, add_special_tokens=False)
+        ends = [i for i, token in enumerate(tokens) if StopWatch(watch).accept(token) is not None]
+        deltas = [stream.push(tokens[i : i + size]) for i in range(0, len(tokens), size)]
+        pieces = joined(piece for delta in deltas for piece in delta.pieces)
+        assert pieces == [Thought("a stop"), Text("st"), ToolCall("f", '{"x": "stop"}'), Text("op a ")]
+        assert [delta.stop for delta in deltas if delta.stop] == ["stop"]
+        assert len(ends) == 1
