@@ -78,9 +78,7 @@ class PromptCacheOptions(Request, frozen=True):
     ttl: Literal["30m"] | None = None
 
 
-Pattern = Annotated[str, Meta(min_length=1, max_length=1 << 16)]
-Choices = Annotated[list[Pattern], Meta(min_length=1, max_length=1000)]
-GrammarText = Annotated[str, Meta(min_length=1, max_length=1 << 18)]
+Choices = Annotated[list[NonEmpty], Meta(min_length=1, max_length=1000)]
 
 ServiceTier = Literal["auto", "default", "flex", "scale", "priority", "fast"]
 TIER_PRIORITIES: dict[ServiceTier, int] = {"flex": 100, "priority": -100, "fast": -100}  # others: 0
@@ -164,11 +162,11 @@ class SamplingFields(Request, frozen=True, kw_only=True):
         bool | None, Meta(description="Extension. Leave special tokens out of the text. Default true.")
     ] = None
     regex: Annotated[
-        Pattern | None, Meta(description="Extension. A regular expression that the whole answer must match.")
+        NonEmpty | None, Meta(description="Extension. A regular expression that the whole answer must match.")
     ] = None
     choice: Annotated[Choices | None, Meta(description="Extension. Texts of which the answer must be one.")] = None
     grammar: Annotated[
-        GrammarText | None, Meta(description="Extension. A grammar in Lark or GBNF that the answer must follow.")
+        NonEmpty | None, Meta(description="Extension. A grammar in Lark or GBNF that the answer must follow.")
     ] = None
     return_token_ids: Annotated[
         bool | None, Meta(description="Extension. Return the token ids of prompt and answer.")
