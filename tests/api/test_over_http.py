@@ -15,17 +15,17 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Route
 
-from headrace.api import errors, parsing, responses, sse
+from headrace.api import answers, errors, parsing, sse
 from headrace.api.docs_page import docs_page
 from headrace.api.openapi import OPEN_ROUTES, openapi_document, openapi_json
 from headrace.api.schemas import Served, decimals_below
 
 SERVED = Served(models=("m",))
-MODEL = responses.Model(id="m", created=1, max_model_len=64)
+MODEL = answers.Model(id="m", created=1, max_model_len=64)
 
 
 def _json(answer) -> Response:
-    return Response(responses.encode(answer), media_type="application/json")
+    return Response(answers.encode(answer), media_type="application/json")
 
 
 def _failed(error: errors.ApiError) -> Response:
@@ -54,31 +54,29 @@ def _chat(request) -> Response:
     if request.user == "down":
         raise errors.unavailable("The engine is loading.")
     if not request.stream:
-        choice = responses.ChatChoice(index=0, message=responses.AnswerMessage(content="Hi"), finish_reason="stop")
-        usage = responses.usage(3, 1)
-        return _json(responses.ChatCompletion(id="x", created=1, model="m", choices=[choice], usage=usage))
+        choice = answers.ChatChoice(index=0, message=answers.AnswerMessage(content="Hi"), finish_reason="stop")
+        usage = answers.usage(3, 1)
+        return _json(answers.ChatCompletion(id="x", created=1, model="m", choices=[choice], usage=usage))
 
     def chunk(*choices, usage=None):
-        return sse.event(
-            responses.ChatCompletionChunk(id="x", created=1, model="m", choices=list(choices), usage=usage)
-        )
+        return sse.event(answers.ChatCompletionChunk(id="x", created=1, model="m", choices=list(choices), usage=usage))
 
-    events = [sse.KEEP_ALIVE, chunk(responses.ChunkChoice(index=0, delta=responses.Delta("assistant", "")))]
-    events.append(chunk(responses.ChunkChoice(index=0, delta=responses.Delta(content="Hi"))))
+    events = [sse.KEEP_ALIVE, chunk(answers.ChunkChoice(index=0, delta=answers.Delta("assistant", "")))]
+    events.append(chunk(answers.ChunkChoice(index=0, delta=answers.Delta(content="Hi"))))
     if request.user == "breaks":
         events.append(sse.error_event(errors.internal_error("The engine died.")))
     else:
-        events.append(chunk(responses.ChunkChoice(index=0, delta=responses.Delta(), finish_reason="stop")))
-        events += [chunk(usage=responses.usage(3, 1))] if request.include_usage else []
+        events.append(chunk(answers.ChunkChoice(index=0, delta=answers.Delta(), finish_reason="stop")))
+        events += [chunk(usage=answers.usage(3, 1))] if request.include_usage else []
         events.append(sse.DONE)
     return Response(b"".join(events), headers=sse.HEADERS)
 
 
 def _text(request) -> Response:
     choices = [
-        responses.CompletionChoice(index=i, text="Hi", finish_reason="stop") for i in range(len(request.prompts()))
+        answers.CompletionChoice(index=i, text="Hi", finish_reason="stop") for i in range(len(request.prompts()))
     ]
-    answer = responses.Completion(id="x", created=1, model="m", choices=choices)
+    answer = answers.Completion(id="x", created=1, model="m", choices=choices)
     return Response(sse.event(answer) + sse.DONE, headers=sse.HEADERS) if request.stream else _json(answer)
 
 
@@ -98,22 +96,22 @@ def _not_routed(request, error) -> Response:
 
 
 def _tokenized(_) -> Response:
-    return _json(responses.Tokenized(count=0, max_model_len=64, tokens=[]))
+    return _json(answers.Tokenized(count=0, max_model_len=64, tokens=[]))
 
 
 POST = {"methods": ["POST"]}
 APP = Starlette(
     routes=[
-        Route("/v1/models", _get(_json(responses.ModelList(data=[MODEL])))),
+        Route("/v1/models", _get(_json(answers.ModelList(data=[MODEL])))),
         Route("/v1/models/{model:path}", _get(_json(MODEL))),
         Route("/v1/chat/completions", _post(parsing.parse_chat, _chat), **POST),
         Route("/v1/completions", _post(parsing.parse_completion, _text), **POST),
         Route("/tokenize", _post(parsing.parse_tokenize, _tokenized), **POST),
-        Route("/detokenize", _post(parsing.parse_detokenize, lambda _: _json(responses.Detokenized(""))), **POST),
-        Route("/health", _get(_json(responses.Status()))),
-        Route("/ready", _get(_json(responses.Status()))),
+        Route("/detokenize", _post(parsing.parse_detokenize, lambda _: _json(answers.Detokenized(""))), **POST),
+        Route("/health", _get(_json(answers.Status()))),
+        Route("/ready", _get(_json(answers.Status()))),
         Route("/metrics", _get(Response("a 1\n", media_type="text/plain"))),
-        Route("/debug/state", _get(_json(responses.DebugAnswer(state={})))),
+        Route("/debug/state", _get(_json(answers.DebugAnswer(state={})))),
         Route("/openapi.json", _get(Response(openapi_json(SERVED), media_type="application/json"))),
     ],
     exception_handlers={HTTPException: _not_routed},

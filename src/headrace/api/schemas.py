@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from headrace.api import responses
+from headrace.api import answers
 from headrace.api.chat import ChatRequest
 from headrace.api.completions import PROMPT_SCHEMA, CompletionRequest
 from headrace.api.errors import ErrorBody
@@ -26,15 +26,15 @@ Schema = dict[str, Any]
 
 REQUESTS = (ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest)
 ANSWERS = (
-    responses.ChatCompletion,
-    responses.ChatCompletionChunk,
-    responses.Completion,
-    responses.Model,
-    responses.ModelList,
-    responses.Tokenized,
-    responses.Detokenized,
-    responses.Status,
-    responses.DebugAnswer,
+    answers.ChatCompletion,
+    answers.ChatCompletionChunk,
+    answers.Completion,
+    answers.Model,
+    answers.ModelList,
+    answers.Tokenized,
+    answers.Detokenized,
+    answers.Status,
+    answers.DebugAnswer,
     ErrorBody,
 )
 PREFIX = "#/components/schemas/"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from headrace.api.answers import ChatCompletionChunk, Completion, encode
 from headrace.api.errors import ApiError
-from headrace.api.responses import ChatCompletionChunk, Completion, encode
 
 CONTENT_TYPE = "text/event-stream; charset=utf-8"
 HEADERS = {"Content-Type": CONTENT_TYPE, "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}

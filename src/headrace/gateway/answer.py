@@ -12,7 +12,7 @@ from msgspec import UNSET, UnsetType
 from starlette.requests import Request
 from starlette.responses import Response
 
-from headrace.api.responses import Timings, timings
+from headrace.api.answers import Timings, timings
 from headrace.engine.messages import Finish, PositionLogprobs
 from headrace.engine.timeline import merged
 from headrace.gateway.generation import Job, SampleDelta

@@ -9,10 +9,10 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
+from headrace.api.answers import DebugAnswer, Model, ModelList, Status, encode
 from headrace.api.docs_page import docs_page
 from headrace.api.errors import unavailable
 from headrace.api.openapi import openapi_document, openapi_json
-from headrace.api.responses import DebugAnswer, Model, ModelList, Status, encode
 from headrace.api.schemas import Served
 from headrace.gateway.http import json_response
 from headrace.gateway.replica import ReplicaGone
