@@ -31,7 +31,10 @@ from headrace.gateway.grammars import Grammars
 from headrace.gateway.http import error_response
 from headrace.gateway.metrics import Metrics
 from headrace.gateway.replica import Launcher, Replica
+from headrace.gateway.response_routes import CreateResponse
+from headrace.gateway.response_store import ResponseStore
 from headrace.gateway.services import Services
+from headrace.gateway.stored_responses import StoredResponses
 from headrace.gateway.tokens import Detokenize, Tokenize
 from headrace.gateway.watch import Watch
 from headrace.text.model_text import ModelText
@@ -49,7 +52,9 @@ def build_services(model: str, text: ModelText, launch: Launcher, config: Gatewa
     metrics = Metrics()
     replica = Replica(launch, config, metrics.on_report, metrics.restarts.inc)
     generator = Generator(replica, text, config, metrics)
-    return Services(model, int(time.time()), config, text, replica, generator, metrics, Grammars(text.tokenizer))
+    grammars = Grammars(text.tokenizer)
+    responses = ResponseStore(config.store_bytes, config.store_responses)
+    return Services(model, int(time.time()), config, text, replica, generator, metrics, grammars, responses)
 
 
 def build_app(services: Services) -> Starlette:
@@ -90,11 +95,17 @@ def build_app(services: Services) -> Starlette:
 
 
 def _routes(services: Services) -> list[Route]:
-    watch = Watch(services)
+    watch, stored = Watch(services), StoredResponses(services)
     post, get = ["POST"], ["GET"]
     return [
         Route("/v1/chat/completions", Chat(services).__call__, methods=post),
         Route("/v1/completions", Completions(services).__call__, methods=post),
+        Route("/v1/responses", CreateResponse(services).__call__, methods=post),
+        Route("/v1/responses/input_tokens", stored.input_tokens, methods=post),
+        Route("/v1/responses/{id}", stored.retrieve, methods=get),
+        Route("/v1/responses/{id}", stored.delete, methods=["DELETE"]),
+        Route("/v1/responses/{id}/cancel", stored.cancel, methods=post),
+        Route("/v1/responses/{id}/input_items", stored.input_items, methods=get),
         Route("/tokenize", Tokenize(services).__call__, methods=post),
         Route("/detokenize", Detokenize(services).__call__, methods=post),
         Route("/v1/models", watch.models, methods=get),
