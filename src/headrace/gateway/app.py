@@ -29,6 +29,7 @@ from headrace.gateway.front import CLIENT_CLOSED, Front, Guard
 from headrace.gateway.generation import Generator
 from headrace.gateway.grammars import Grammars
 from headrace.gateway.http import error_response
+from headrace.gateway.message_routes import Messages
 from headrace.gateway.metrics import Metrics
 from headrace.gateway.replica import Launcher, Replica
 from headrace.gateway.response_routes import CreateResponse
@@ -78,7 +79,7 @@ def build_app(services: Services) -> Starlette:
             allow_origins=services.config.cors_origins,
             allow_methods=["*"],
             allow_headers=["*"],
-            expose_headers=["X-Request-Id", "traceparent", "X-Headrace-Warning", "Retry-After"],
+            expose_headers=["X-Request-Id", "request-id", "traceparent", "X-Headrace-Warning", "Retry-After"],
         )
         middleware.insert(1, cors)
     return Starlette(
@@ -95,7 +96,7 @@ def build_app(services: Services) -> Starlette:
 
 
 def _routes(services: Services) -> list[Route]:
-    watch, stored = Watch(services), StoredResponses(services)
+    watch, stored, messages = Watch(services), StoredResponses(services), Messages(services)
     post, get = ["POST"], ["GET"]
     return [
         Route("/v1/chat/completions", Chat(services).__call__, methods=post),
@@ -106,6 +107,8 @@ def _routes(services: Services) -> list[Route]:
         Route("/v1/responses/{id}", stored.delete, methods=["DELETE"]),
         Route("/v1/responses/{id}/cancel", stored.cancel, methods=post),
         Route("/v1/responses/{id}/input_items", stored.input_items, methods=get),
+        Route("/v1/messages", messages.create, methods=post),
+        Route("/v1/messages/count_tokens", messages.count_tokens, methods=post),
         Route("/tokenize", Tokenize(services).__call__, methods=post),
         Route("/detokenize", Detokenize(services).__call__, methods=post),
         Route("/v1/models", watch.models, methods=get),
@@ -120,24 +123,24 @@ def _routes(services: Services) -> list[Route]:
     ]
 
 
-async def _on_api_error(_: Request, error: Exception) -> Response:
+async def _on_api_error(http: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
-    return error_response(error)
+    return error_response(error, http.scope)
 
 
-async def _on_invalid_input(_: Request, error: Exception) -> Response:
+async def _on_invalid_input(http: Request, error: Exception) -> Response:
     assert isinstance(error, InvalidInput)
-    return error_response(from_invalid_input(error))
+    return error_response(from_invalid_input(error), http.scope)
 
 
 async def _on_http_exception(http: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code == 405:
         allowed = (error.headers or {}).get("Allow", "").split(", ")
-        return error_response(method_not_allowed(http.method, http.url.path, allowed))
+        return error_response(method_not_allowed(http.method, http.url.path, allowed), http.scope)
     if error.status_code == 404:
-        return error_response(route_not_found(http.method, http.url.path))
-    return error_response(ApiError(error.status_code, str(error.detail)))
+        return error_response(route_not_found(http.method, http.url.path), http.scope)
+    return error_response(ApiError(error.status_code, str(error.detail)), http.scope)
 
 
 async def _on_disconnect(_: Request, __: Exception) -> Response:

@@ -39,6 +39,7 @@ async def conversation_job(
     tenant: str | None,
     fields: tuple[str, str],
     names: Mapping[str, str] | None = None,
+    may_be_cut: bool = False,
 ) -> ConversationJob:
     """Make the job that answers a conversation.
 
@@ -52,6 +53,7 @@ async def conversation_job(
         tenant: Owner of the key that was shown.
         fields: What the caller calls messages and ``max_tokens``.
         names: What the caller calls fields of the conversation, where it is something else.
+        may_be_cut: ``max_tokens`` may be more than the context holds, which then ends the answer.
 
     Raises:
         InvalidInput: With the field.
@@ -67,7 +69,8 @@ async def conversation_job(
     # The replica reads the answer only where stop strings are to be found in it.
     reading = form.reading.packed() if form is not None and sampling.get("stop") else None
     params = SamplingParams(**sampling, grammar=grammar, reading=reading)
-    services.generator.check(prepared.prompt, params, explicit_max=sampling["max_tokens"], fields=fields)
+    explicit_max = None if may_be_cut else sampling["max_tokens"]
+    services.generator.check(prepared.prompt, params, explicit_max=explicit_max, fields=fields)
     check = ArgumentCheck(prepared.unenforced if grammar is not None else conversation.schemas)
     job = Job.of(terms, prepared.prompt, params, received, tenant, form, check)
     warnings = tuple(

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
-StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
+StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "model_context_window_exceeded"]
 _CODED = "toolu_b64_"
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
 
@@ -54,7 +54,6 @@ class AnthropicUsage(msgspec.Struct, frozen=True, kw_only=True):
     cache_read_input_tokens: int
     cache_creation_input_tokens: int = 0
     output_tokens_details: ThinkingTokens = ThinkingTokens()
-    service_tier: Literal["standard"] = "standard"
 
     @classmethod
     def of(cls, prompt: int, output: int, cached: int, reasoning: int) -> AnthropicUsage:

@@ -163,7 +163,13 @@ class MessagesRequest(ConversationFields, frozen=True, kw_only=True):
     or refused unless they ask for nothing; the schema of a refused field lists the values that are taken.
     """
 
-    max_tokens: Annotated[Count, Meta(description="At most this many tokens of reasoning, text and calls together.")]
+    max_tokens: Annotated[
+        Count,
+        Meta(
+            description="At most this many tokens of reasoning, text and calls together. It may be more than the "
+            "context leaves, which then ends the answer: model_context_window_exceeded."
+        ),
+    ]
     stop_sequences: Annotated[
         Annotated[list[StopString], Meta(max_length=MAX_STOP_STRINGS)] | None,
         Meta(description="Up to 16 strings at which the answer ends; they are not returned."),
