@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from headrace.api.anthropic.blocks import (
@@ -56,7 +57,7 @@ def names(request: ConversationFields) -> dict[str, str]:
     return {"reasoning_effort": "thinking" if config is None or config.effort is None else "output_config.effort"}
 
 
-def text_of(content: SystemContent) -> str:
+def text_of(content: SystemContent | Sequence[TextBlockParam]) -> str:
     """The text of a content; blocks are joined by a newline."""
     return content if isinstance(content, str) else "\n".join(block.text for block in content)
 

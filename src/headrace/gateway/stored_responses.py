@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -20,6 +21,7 @@ from headrace.gateway.response_conversation import NAMES, response_conversation
 from headrace.gateway.response_store import StoredResponse
 from headrace.gateway.services import Services
 
+COUNTER = "input_tokens"
 DEFAULT_LIMIT, MAX_LIMIT = 20, 100
 
 
@@ -29,18 +31,11 @@ class StoredResponses:
     def __init__(self, services: Services) -> None:
         self._services = services
 
-    async def retrieve(self, http: Request) -> Response:
-        """``GET /v1/responses/{id}``."""
-        if http.query_params.get("stream", "false") == "true":
-            raise unsupported("stream", "A stored response is returned whole: leave stream out.")
-        return json_response(self._stored(http).response)
-
-    async def delete(self, http: Request) -> Response:
-        """``DELETE /v1/responses/{id}``."""
-        self._stored(http)
-        identifier = http.path_params["id"]
-        self._services.responses.delete(http.state.tenant, identifier)
-        return json_response(encode(DeletedResponse(id=identifier)))
+    async def one(self, http: Request) -> Response:
+        """``GET`` and ``DELETE /v1/responses/{id}``."""
+        if http.path_params["id"] == COUNTER:  # the route of that name takes other methods
+            raise HTTPException(405, headers={"Allow": "POST"})
+        return self._delete(http) if http.method == "DELETE" else self._retrieve(http)
 
     async def cancel(self, http: Request) -> Response:
         """``POST /v1/responses/{id}/cancel``: there is nothing in the background."""
@@ -63,6 +58,17 @@ class StoredResponses:
         with in_words_of_caller(NAMES):
             prompt = await tokenized(len(body) + context.bytes_read, services.text.prompt, conversation)
         return json_response(encode(InputTokens(input_tokens=len(prompt.tokens))), warning_headers(parsed))
+
+    def _retrieve(self, http: Request) -> Response:
+        if http.query_params.get("stream", "false") == "true":
+            raise unsupported("stream", "A stored response is returned whole: leave stream out.")
+        return json_response(self._stored(http).response)
+
+    def _delete(self, http: Request) -> Response:
+        self._stored(http)
+        identifier = http.path_params["id"]
+        self._services.responses.delete(http.state.tenant, identifier)
+        return json_response(encode(DeletedResponse(id=identifier)))
 
     def _stored(self, http: Request) -> StoredResponse:
         identifier = http.path_params["id"]

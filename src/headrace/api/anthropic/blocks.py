@@ -26,6 +26,15 @@ class TextBlockParam(Request, frozen=True, tag_field="type", tag="text"):
     citations: list[Any] | None = None
 
 
+class PlainTextBlock(Request, frozen=True):
+    """A piece of text, where there is nothing else."""
+
+    type: Literal["text"]
+    text: str
+    cache_control: CacheControl | None = None
+    citations: list[Any] | None = None
+
+
 class ThinkingBlockParam(Request, frozen=True, tag_field="type", tag="thinking"):
     """Earlier reasoning, shown to models whose chat template wants it. The signature is not verified."""
 
@@ -54,7 +63,7 @@ class ToolResultBlockParam(Request, frozen=True, tag_field="type", tag="tool_res
     """What a tool returned. Text only. With ``is_error`` the model is shown that it is one."""
 
     tool_use_id: str
-    content: str | list[TextBlockParam] | None = None
+    content: str | list[PlainTextBlock] | None = None
     is_error: bool | None = None
     cache_control: CacheControl | None = None
     toolset_name: Annotated[Any, refused([None], _NO_TOOLSETS)] = None
@@ -62,7 +71,7 @@ class ToolResultBlockParam(Request, frozen=True, tag_field="type", tag="tool_res
 
 UserContent = str | Annotated[list[TextBlockParam | ToolResultBlockParam], Meta(min_length=1)]
 AssistantBlock = TextBlockParam | ThinkingBlockParam | RedactedThinkingBlockParam | ToolUseBlockParam
-SystemContent = str | list[TextBlockParam]
+SystemContent = str | list[PlainTextBlock]
 
 
 class UserTurn(Request, frozen=True, tag_field="role", tag="user"):
@@ -80,7 +89,7 @@ class AssistantTurn(Request, frozen=True, tag_field="role", tag="assistant"):
 class SystemTurn(Request, frozen=True, tag_field="role", tag="system"):
     """Instructions in the middle of a conversation, for models whose chat template takes them there."""
 
-    content: str | Annotated[list[TextBlockParam], Meta(min_length=1)]
+    content: str | Annotated[list[PlainTextBlock], Meta(min_length=1)]
 
 
 Turn = UserTurn | AssistantTurn | SystemTurn

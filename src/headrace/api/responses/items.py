@@ -50,15 +50,17 @@ class MessageItem(Request, frozen=True, tag_field="type", tag="message"):
     phase: Literal["commentary", "final_answer"] | None = None
 
 
-class SummaryPart(Request, frozen=True, tag_field="type", tag="summary_text"):
+class SummaryPart(Request, frozen=True):
     """A summary of reasoning."""
 
+    type: Literal["summary_text"]
     text: str
 
 
-class ReasoningPart(Request, frozen=True, tag_field="type", tag="reasoning_text"):
+class ReasoningPart(Request, frozen=True):
     """A piece of reasoning."""
 
+    type: Literal["reasoning_text"]
     text: str
 
 
@@ -101,6 +103,14 @@ class FunctionCallItem(Request, frozen=True, tag_field="type", tag="function_cal
     namespace: Annotated[Any, refused([None], "Functions have no namespaces here.")] = None
 
 
+class FunctionOutputPart(Request, frozen=True):
+    """A piece of what a function returned."""
+
+    type: Literal["input_text"]
+    text: str
+    prompt_cache_breakpoint: CacheBreakpoint | None = None
+
+
 class FunctionOutputItem(Request, frozen=True, tag_field="type", tag="function_call_output"):
     """What a function returned.
 
@@ -113,7 +123,7 @@ class FunctionOutputItem(Request, frozen=True, tag_field="type", tag="function_c
     """
 
     call_id: str
-    output: str | list[InputTextPart]
+    output: str | list[FunctionOutputPart]
     id: str | None = None
     status: ItemStatus | None = None
     name: str | None = None
