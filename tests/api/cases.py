@@ -8,44 +8,17 @@ them over HTTP. Names in ``param`` are paths as the caller wrote them; None mean
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+
+from agent_cases import AGENT_ACCEPTED, AGENT_CASES
+from bad_requests import MODEL, Case
 
 CHAT = "/v1/chat/completions"
 TEXT = "/v1/completions"
 TOKENIZE = "/tokenize"
 DETOKENIZE = "/detokenize"
 
-# The server under test replaces it by the name of the model that it serves.
-MODEL = "MODEL"
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 USER = {"role": "user", "content": "Hi"}
-
-
-@dataclass(frozen=True)
-class Case:
-    """One bad request.
-
-    Attributes:
-        name: Unique.
-        path: Route.
-        body: Request body.
-        param: Expected ``error.param``.
-        status: Expected HTTP status; of several, any will do.
-        headers: Headers beside (or in place of) ``Content-Type: application/json``.
-        method: HTTP method.
-        code: Expected ``error.code``; None: any.
-        needs_server: Only a running server can judge it.
-    """
-
-    name: str
-    path: str
-    body: bytes
-    param: str | None
-    status: tuple[int, ...] = (400,)
-    headers: dict[str, str] = field(default_factory=dict)
-    method: str = "POST"
-    code: str | None = None
-    needs_server: bool = False
 
 
 def chat(
@@ -386,7 +359,7 @@ SERVER = [
     Case("path traversal", "/v1/models/..%2f..%2fetc%2fpasswd", b"", "model", (404,), method="GET", needs_server=True),
     Case("path with a null byte", "/v1/models/%00", b"", "model", (404, 400), method="GET", needs_server=True),
 ]  # fmt: skip
-CASES = [*SYNTAX, *NUMBERS, *FIELDS, *MESSAGES, *PROMPTS, *TOKENS, *SERVER]
+CASES = [*SYNTAX, *NUMBERS, *FIELDS, *MESSAGES, *PROMPTS, *TOKENS, *SERVER, *AGENT_CASES]
 
 # Odd and acceptable: each must be served.
 ACCEPTED = [
@@ -432,4 +405,5 @@ ACCEPTED = [
     Case("duplicate key", TEXT, b'{"model": "MODEL", "prompt": "Ho", "prompt": "Hi", "max_tokens": 4}', None),
     Case("tokenize nothing much", TOKENIZE, b'{"prompt": ""}', None),
     Case("detokenize nothing much", DETOKENIZE, b'{"tokens": []}', None),
+    *AGENT_ACCEPTED,
 ]  # fmt: skip

@@ -11,17 +11,31 @@ import threading
 from pathlib import Path
 from typing import get_type_hints
 
+import agent_cases
 import pytest
+from anthropic.types import MessageCountTokensParams, OutputConfigParam, ToolParam
+from anthropic.types import message_create_params as message_params
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from openai.types import completion_create_params as text_params
 from openai.types.chat import completion_create_params as chat_params
+from openai.types.responses import FunctionToolParam
+from openai.types.responses import response_create_params as response_params
+from openai.types.responses.input_token_count_params import InputTokenCountParams
+from openai.types.shared_params import Reasoning as ReasoningParam
 
 from headrace.api import parsing
+from headrace.api.anthropic.request import (
+    AnthropicTool,
+    CountTokensRequest,
+    MessagesRequest,
+    OutputConfig,
+)
 from headrace.api.chat import ChatRequest
 from headrace.api.completions import CompletionRequest
 from headrace.api.errors import ApiError
 from headrace.api.messages import AssistantMessage
+from headrace.api.responses.request import InputTokensRequest, ReasoningConfig, ResponsesRequest, ResponseTool
 
 
 def _load_cases():
@@ -38,6 +52,10 @@ PARSERS = {
     cases.TEXT: parsing.parse_completion,
     cases.TOKENIZE: parsing.parse_tokenize,
     cases.DETOKENIZE: parsing.parse_detokenize,
+    agent_cases.RESPONSES: parsing.parse_response,
+    agent_cases.INPUT_TOKENS: parsing.parse_input_tokens,
+    agent_cases.MESSAGES: parsing.parse_messages,
+    agent_cases.COUNT: parsing.parse_count_tokens,
 }
 LOCAL = [case for case in cases.CASES if not case.needs_server]
 
@@ -75,21 +93,44 @@ def test_odd_body_is_accepted(case):
     PARSERS[case.path](case.body)
 
 
-@pytest.mark.parametrize(("params", "request_type"), [(chat_params, ChatRequest), (text_params, CompletionRequest)])
-def test_every_field_of_the_official_client_is_known(params, request_type):
-    names = set(get_type_hints(params.CompletionCreateParamsBase)) | {"stream"}
-    assert names - set(request_type.__struct_fields__) == set()
+OFFICIAL = [
+    (chat_params.CompletionCreateParamsBase, ChatRequest),
+    (text_params.CompletionCreateParamsBase, CompletionRequest),
+    (response_params.ResponseCreateParamsBase, ResponsesRequest),
+    (InputTokenCountParams, InputTokensRequest),
+    (message_params.MessageCreateParamsBase, MessagesRequest),
+    (MessageCountTokensParams, CountTokensRequest),
+    (ReasoningParam, ReasoningConfig),
+    (FunctionToolParam, ResponseTool),
+    (ToolParam, AnthropicTool),
+    (OutputConfigParam, OutputConfig),
+]
 
 
-@pytest.mark.parametrize("params", [chat_params, text_params])
-def test_every_optional_field_takes_null(params):
-    request_type = ChatRequest if params is chat_params else CompletionRequest
-    required = {"model": "m", "messages": [{"role": "user", "content": "a"}]}
-    if request_type is CompletionRequest:
-        required = {"model": "m", "prompt": "a"}
-    nulls = {name: None for name in request_type.__struct_fields__ if name not in required}
-    request = parsing.parse(json.dumps({**required, **nulls}).encode(), request_type).request
-    assert request == parsing.parse(json.dumps(required).encode(), request_type).request
+@pytest.mark.parametrize(("params", "kind"), OFFICIAL)
+def test_every_field_of_the_official_clients_is_known(params, kind):
+    names = set(get_type_hints(params))
+    if params.__name__.startswith(("CompletionCreate", "ResponseCreate", "MessageCreate")):
+        names.add("stream")
+    assert names - set(kind.__struct_encode_fields__) == set()
+
+
+REQUIRED = {
+    ChatRequest: {"model": "m", "messages": [{"role": "user", "content": "a"}]},
+    CompletionRequest: {"model": "m", "prompt": "a"},
+    ResponsesRequest: {"model": "m", "input": "a"},
+    InputTokensRequest: {"input": "a"},
+    MessagesRequest: {"model": "m", "max_tokens": 1, "messages": [{"role": "user", "content": "a"}]},
+    CountTokensRequest: {"model": "m", "messages": [{"role": "user", "content": "a"}]},
+}
+
+
+@pytest.mark.parametrize("kind", REQUIRED)
+def test_every_optional_field_takes_null(kind):
+    required = REQUIRED[kind]
+    nulls = {name: None for name in kind.__struct_fields__ if name not in required}
+    request = parsing.parse(json.dumps({**required, **nulls}).encode(), kind).request
+    assert request == parsing.parse(json.dumps(required).encode(), kind).request
 
 
 def test_sampling_arguments_of_a_chat():
@@ -224,18 +265,20 @@ def test_a_deep_stack_does_not_let_recursion_errors_out():
     assert outcome
 
 
-KEYS = st.text(max_size=4) | st.sampled_from(["role", "content", "type", "text"])
+KEYS = st.text(max_size=4) | st.sampled_from(["role", "content", "type", "text", "input", "output", "call_id"])
 VALUES = st.recursive(
     st.none()
     | st.booleans()
     | st.integers()
     | st.floats()
     | st.text(st.characters(exclude_categories=()), max_size=8)
-    | st.sampled_from(["user", "assistant", "text", "function", "json_object", "5", ""]),
+    | st.sampled_from(["user", "assistant", "text", "function", "json_object", "5", ""])
+    | st.sampled_from(["message", "input_text", "function_call", "tool_use", "tool_result", "image", "any", "enabled"]),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=4),
     max_leaves=12,
 )  # fmt: skip
-NAMES = sorted({*ChatRequest.__struct_fields__, *CompletionRequest.__struct_fields__, "tokens", "return_token_strs"})
+REQUESTS = (ChatRequest, CompletionRequest, ResponsesRequest, MessagesRequest)
+NAMES = sorted({"tokens", "return_token_strs", *(name for kind in REQUESTS for name in kind.__struct_fields__)})
 VALID = [case.body for case in cases.ACCEPTED]
 
 

@@ -23,7 +23,7 @@ _MISSING = re.compile(r"\AObject missing required field `(?P<name>[^`]*)`\Z")
 _INVALID = re.compile(r"\AInvalid (?:enum )?value ", re.DOTALL)
 _EXPECTED = re.compile(r"\AExpected `(?P<types>[^`]*)`(?P<rest>.*)\Z", re.DOTALL)
 _STEP = re.compile(r"\.([^.\[]+)|\[(\d+)\]|(\[\.\.\.\])")
-OTHER_MEDIA = ("image_url", "input_audio", "file")
+OTHER_MEDIA = ("image_url", "input_audio", "file", "input_image", "input_file", "image", "document", "search_result")
 _WORDS = {
     "str": "a string", "int": "an integer", "float": "a number", "bool": "a boolean", "object": "an object",
     "array": "an array", "null": "null",
@@ -59,6 +59,8 @@ def blame(error: msgspec.ValidationError, tree: Any, root: type[msgspec.Struct])
     match = _AT.match(str(error))
     what, steps = (match["what"], match["path"] or "") if match else (str(error), "")
     path = _resolve(_parse(steps), tree, root)
+    if problem := _other_kind(path, tree, root):
+        return problem
     if found := _UNKNOWN.match(what):
         known = sorted({name for struct in _structs(_types_at(root, tree, path)) for name in _names(struct)})
         nearest = difflib.get_close_matches(found["name"][:100], known, n=1)
@@ -67,12 +69,27 @@ def blame(error: msgspec.ValidationError, tree: Any, root: type[msgspec.Struct])
         param = render((*path, found["name"]))
         return bad_request(f"Missing required field '{param}'.", param=param, code="missing_required_parameter")
     param = render(path)
-    if path[-1:] == ("type",) and (kind := _value_at(tree, path)) in OTHER_MEDIA:
-        return unsupported(param or "", f"Content of type '{kind}' is not supported: this server takes text only.")
     message = _sentence(what, list(_allowed(_types_at(root, tree, path[:-1]), path)))
     if param is None:
         return bad_request(f"The body {message}", code="invalid_type")
     return bad_request(f"'{param}' {message}", param=param, code="invalid_value")
+
+
+def _other_kind(path: tuple[str | int, ...], tree: Any, root: type[msgspec.Struct]) -> ApiError | None:
+    """The 400 for content or a tool of a kind that is known elsewhere, whatever else is wrong with it."""
+    at = path if path[-1:] == ("type",) else (*path, "type")
+    while len(at) > 2:
+        kind = _value_at(tree, at)
+        allowed = list(_allowed(_types_at(root, tree, at[:-1]), at)) if isinstance(kind, str) else []
+        if allowed and kind not in allowed:
+            if kind in OTHER_MEDIA:
+                message = f"Content of type '{kind}' is not supported: this server takes text only."
+                return unsupported(render(at) or "", message)
+            if at[0] == "tools":
+                message = f"Tools of type '{kind[:100]}' are not supported: this server takes functions that you run."
+                return unsupported(render(at) or "", message)
+        at = (*at[:-2], "type")
+    return None
 
 
 def render(path: tuple[str | int, ...]) -> str | None:

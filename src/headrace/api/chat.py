@@ -8,9 +8,10 @@ from msgspec import Meta
 
 from headrace.api.fields import (
     MAX_LOGPROBS,
-    TIER_PRIORITIES,
     Count,
+    Labels,
     PromptCacheOptions,
+    ReasoningEffort,
     Request,
     SamplingFields,
     ServiceTier,
@@ -19,18 +20,12 @@ from headrace.api.fields import (
 from headrace.api.messages import Message, TextContent, template_messages
 from headrace.api.tools import MAX_TOOLS, FunctionTool, ResponseFormat, ToolChoiceField
 
-ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
-
 
 class Prediction(Request, frozen=True):
     """OpenAI's predicted output, a hint that may speed an answer up and never changes it. Accepted, not used."""
 
     type: Literal["content"]
     content: TextContent
-
-
-MetadataKey = Annotated[str, Meta(max_length=64)]
-MetadataValue = Annotated[str, Meta(max_length=512)]
 
 
 class ChatRequest(SamplingFields, frozen=True, kw_only=True):
@@ -66,10 +61,7 @@ class ChatRequest(SamplingFields, frozen=True, kw_only=True):
         dict[str, Any] | None, Meta(description="Extension. Variables for the chat template.")
     ] = None
 
-    metadata: Annotated[
-        Annotated[dict[MetadataKey, MetadataValue], Meta(max_length=16)] | None,
-        Meta(description="Labels of yours. Accepted, not used."),
-    ] = None
+    metadata: Annotated[Labels | None, Meta(description="Labels of yours. Accepted, not used.")] = None
     store: Annotated[bool | None, Meta(description="Accepted; nothing is stored.")] = None
     service_tier: Annotated[
         ServiceTier | None, Meta(description="flex, or priority: less or more urgent than others; see priority.")
@@ -133,11 +125,9 @@ class ChatRequest(SamplingFields, frozen=True, kw_only=True):
         return template_messages(self.messages, developer_as=developer_as)
 
     @property
-    def urgency(self) -> int:
-        """The priority that was asked for, by number or by tier."""
-        if self.priority is not None or self.service_tier is None:
-            return self.priority or 0
-        return TIER_PRIORITIES.get(self.service_tier, 0)
+    def tier(self) -> ServiceTier:
+        """The tier that was asked for."""
+        return self.service_tier or "auto"
 
     @property
     def generation_prompt(self) -> bool:

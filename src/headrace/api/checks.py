@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from functools import cache
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
+from headrace.api.anthropic.checks import check_count_tokens, check_messages
+from headrace.api.anthropic.request import CountTokensRequest, MessagesRequest
 from headrace.api.chat import ChatRequest
 from headrace.api.completions import MAX_PROMPTS, CompletionRequest
 from headrace.api.errors import bad_request, unsupported
@@ -15,34 +17,29 @@ from headrace.api.fields import (
     INT32_MAX,
     LOGIT_BIAS_KEY,
     RESERVED_VARIABLES,
-    Refused,
     SamplingFields,
     StreamOptions,
-    refused_fields,
 )
 from headrace.api.messages import AssistantMessage, Message
+from headrace.api.responses.checks import check_input_tokens, check_response
+from headrace.api.responses.request import InputTokensRequest, ResponsesRequest
+from headrace.api.rules import check_choice, check_refused, check_tools, deeper_than
 from headrace.api.tokenize import DetokenizeRequest, TokenizeRequest
 from headrace.api.tools import AllowedTools, NamedTool, TextFormat
 
 MAX_TEMPLATE_DEPTH = 32
-MAX_SCHEMA_DEPTH = 128
 _TOKEN_KEY = re.compile(LOGIT_BIAS_KEY.replace("$", r"\Z"))
 
 
 def check(request: msgspec.Struct) -> None:
     """Check the rules of whichever request this is."""
-    if isinstance(request, ChatRequest):
-        _check_chat(request)
-    elif isinstance(request, CompletionRequest):
-        _check_completion(request)
-    elif isinstance(request, TokenizeRequest):
-        _check_tokenize(request)
-    elif not isinstance(request, DetokenizeRequest):
-        raise TypeError(f"not a request: {type(request).__name__}")
+    _CHECKS[type(request)](request)
 
 
 def _check_chat(request: ChatRequest) -> None:
-    _check_refused(request)
+    check_refused(request)
+    if request.prompt_cache_options is not None:
+        check_refused(request.prompt_cache_options, "prompt_cache_options.")
     _check_sampling(request)
     _check_messages(request.messages)
     _check_template(request.add_generation_prompt, request.continue_final_message, request.chat_template_kwargs)
@@ -60,28 +57,22 @@ def _check_chat(request: ChatRequest) -> None:
 
 
 def _check_tools(request: ChatRequest) -> None:
-    names = [tool.function.name for tool in request.tools or ()]
-    for i, name in enumerate(names):
-        if name in names[:i]:
-            raise bad_request(f"Two tools are called {name!r}.", param=f"tools[{i}].function.name")
-    for i, tool in enumerate(request.tools or ()):
-        if tool.function.parameters is not None and _deeper_than(tool.function.parameters, MAX_SCHEMA_DEPTH):
-            param = f"tools[{i}].function.parameters"
-            raise bad_request(f"The schema is nested more than {MAX_SCHEMA_DEPTH} deep.", param=param)
+    check_tools(
+        [tool.function.name for tool in request.tools or ()],
+        [tool.function.parameters for tool in request.tools or ()],
+        name_path="tools[{i}].function.name",
+        schema_path="tools[{i}].function.parameters",
+    )
     choice = request.tool_choice
     if choice is None or choice == "none" or (choice == "auto" and request.tools is None):
         return
-    if not names and choice != "auto":
-        raise bad_request("tool_choice asks for a tool, and there are no tools.", param="tool_choice")
     wanted = []
     if isinstance(choice, NamedTool):
         wanted = [("tool_choice.function.name", choice.function.name)]
     elif isinstance(choice, AllowedTools):
         listed = enumerate(choice.allowed_tools.tools)
         wanted = [(f"tool_choice.allowed_tools.tools[{i}].function.name", tool.function.name) for i, tool in listed]
-    for param, name in wanted:
-        if name not in names:
-            raise bad_request(f"There is no tool {name[:128]!r} among the tools.", param=param)
+    check_choice([tool.function.name for tool in request.tools or ()], wanted, is_free=choice == "auto")
 
 
 def _check_forms(request: SamplingFields, others: list[str]) -> None:
@@ -98,7 +89,7 @@ def _check_forms(request: SamplingFields, others: list[str]) -> None:
 
 
 def _check_completion(request: CompletionRequest) -> None:
-    _check_refused(request)
+    check_refused(request)
     _check_sampling(request)
     _check_prompt(request.prompt)
     if request.best_of is not None and request.best_of != (request.n or 1):
@@ -116,28 +107,12 @@ def _check_tokenize(request: TokenizeRequest) -> None:
     _check_template(request.add_generation_prompt, request.continue_final_message, request.chat_template_kwargs)
 
 
-@cache
-def _refused(kind: type[msgspec.Struct]) -> list[tuple[str, Refused]]:
-    return list(refused_fields(kind))
-
-
-def _check_refused(record: msgspec.Struct, prefix: str = "") -> None:
-    for name, rule in _refused(type(record)):
-        if not any(_same(getattr(record, name), neutral) for neutral in rule.neutral):
-            raise unsupported(prefix + name, f"'{prefix}{name}' is not supported at this value. {rule.why}")
-
-
-def _same(value: Any, neutral: Any) -> bool:
-    """Equal as JSON: 0 is not false."""
-    return type(value) is type(neutral) and value == neutral
-
-
 def _check_sampling(request: SamplingFields) -> None:
     options: StreamOptions | None = request.stream_options
     if options is not None:
         if not request.stream:
             raise bad_request("stream_options needs stream: true.", param="stream_options")
-        _check_refused(options, "stream_options.")
+        check_refused(options, "stream_options.")
     for key in request.logit_bias or ():
         if not _TOKEN_KEY.match(key) or int(key) > INT32_MAX:
             raise bad_request(
@@ -154,7 +129,7 @@ def _check_lengths(min_tokens: int | None, max_tokens: int | None) -> None:
 def _check_messages(messages: list[Message]) -> None:
     for i, message in enumerate(messages):
         if isinstance(message, AssistantMessage):
-            _check_refused(message, f"messages[{i}].")
+            check_refused(message, f"messages[{i}].")
             called = message.tool_calls or message.function_call is not None or message.refusal is not None
             if message.content is None and not called:
                 raise bad_request(
@@ -174,24 +149,10 @@ def _check_template(add: bool | None, go_on: bool | None, variables: dict[str, A
                 f"chat_template_kwargs may not set {name}, which the request itself gives.",
                 param=f"chat_template_kwargs.{name}",
             )
-    if variables is not None and _deeper_than(variables, MAX_TEMPLATE_DEPTH):
+    if variables is not None and deeper_than(variables, MAX_TEMPLATE_DEPTH):
         raise bad_request(
             f"chat_template_kwargs is nested more than {MAX_TEMPLATE_DEPTH} deep.", param="chat_template_kwargs"
         )
-
-
-def _deeper_than(value: Any, limit: int) -> bool:
-    layer = [value]
-    for _ in range(limit):
-        layer = [
-            child
-            for node in layer
-            if isinstance(node, dict | list)
-            for child in (node.values() if isinstance(node, dict) else node)
-        ]
-        if not layer:
-            return False
-    return any(isinstance(node, dict | list) for node in layer)
 
 
 def _check_prompt(prompt: str | list[Any]) -> None:
@@ -210,3 +171,15 @@ def _check_prompt(prompt: str | list[Any]) -> None:
             raise bad_request("The prompt is empty.", param=f"prompt[{i}]")
     if kind is not int and len(prompt) > MAX_PROMPTS:
         raise bad_request(f"At most {MAX_PROMPTS} prompts in one request, got {len(prompt)}.", param="prompt")
+
+
+_CHECKS: dict[type[msgspec.Struct], Callable[[Any], None]] = {
+    ChatRequest: _check_chat,
+    CompletionRequest: _check_completion,
+    TokenizeRequest: _check_tokenize,
+    DetokenizeRequest: lambda _: None,
+    ResponsesRequest: check_response,
+    InputTokensRequest: check_input_tokens,
+    MessagesRequest: check_messages,
+    CountTokensRequest: check_count_tokens,
+}

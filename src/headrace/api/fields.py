@@ -75,16 +75,53 @@ class PromptCacheOptions(Request, frozen=True):
     """Hints to OpenAI's prompt cache. Accepted; prefixes are cached here anyway."""
 
     mode: Literal["implicit", "explicit"] | None = None
-    ttl: Literal["30m"] | None = None
+    ttl: Literal["30m", "12h"] | None = None
+    comparison_response_id: Annotated[Any, refused([None], "Misses of the cache are not explained.")] = None
+    prewarm: Annotated[Any, refused([None, False], "To fill the cache, send the request itself.")] = None
 
 
 Choices = Annotated[list[NonEmpty], Meta(min_length=1, max_length=1000)]
 
-ServiceTier = Literal["auto", "default", "flex", "scale", "priority", "fast"]
-TIER_PRIORITIES: dict[ServiceTier, int] = {"flex": 100, "priority": -100, "fast": -100}  # others: 0
+ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+LabelKey = Annotated[str, Meta(max_length=64)]
+LabelValue = Annotated[str, Meta(max_length=512)]
+Labels = Annotated[dict[LabelKey, LabelValue], Meta(max_length=16)]
+
+ServiceTier = Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"]
+TIER_PRIORITIES: dict[ServiceTier, int] = {"flex": 100, "priority": -100, "fast": -100, "ultrafast": -100}  # others: 0
 
 
-class SamplingFields(Request, frozen=True, kw_only=True):
+class TermFields(Request, frozen=True, kw_only=True):
+    """On what terms a request is served: extensions that all APIs share."""
+
+    priority: Annotated[
+        Annotated[int, Meta(ge=-1000, le=1000)] | None,
+        Meta(description="Extension. Lower is more urgent, and may interrupt what is less so. Default 0."),
+    ] = None
+    deadline_ms: Annotated[
+        Annotated[float, Meta(gt=0, le=1e9)] | None,
+        Meta(
+            description="Extension. The first token is wanted within that many milliseconds; the request is refused "
+            "(503) as soon as that cannot be expected any more."
+        ),
+    ] = None
+    cache_salt: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=MAX_LABEL)] | None,
+        Meta(description="Extension. Requests share cached prefixes only with requests of the same salt."),
+    ] = None
+
+    @property
+    def urgency(self) -> int:
+        """The priority that was asked for, by number or by tier."""
+        return TIER_PRIORITIES.get(self.tier, 0) if self.priority is None else self.priority
+
+    @property
+    def tier(self) -> ServiceTier:
+        """The tier that was asked for."""
+        return "auto"
+
+
+class SamplingFields(TermFields, frozen=True, kw_only=True):
     """What chat and text completions share."""
 
     model: Annotated[str, Meta(description="Name of the model, as /v1/models lists it.")]
@@ -175,21 +212,6 @@ class SamplingFields(Request, frozen=True, kw_only=True):
         bool | None,
         Meta(description="Extension. Return how long each stage took, in the answer or the last chunk. Default false."),
     ] = None
-    priority: Annotated[
-        Annotated[int, Meta(ge=-1000, le=1000)] | None,
-        Meta(description="Extension. Lower is more urgent, and may interrupt what is less so. Default 0."),
-    ] = None
-    deadline_ms: Annotated[
-        Annotated[float, Meta(gt=0, le=1e9)] | None,
-        Meta(
-            description="Extension. The first token is wanted within that many milliseconds; the request is refused "
-            "(503) as soon as that cannot be expected any more."
-        ),
-    ] = None
-    cache_salt: Annotated[
-        Annotated[str, Meta(min_length=1, max_length=MAX_LABEL)] | None,
-        Meta(description="Extension. Requests share cached prefixes only with requests of the same salt."),
-    ] = None
 
     def common_sampling(self) -> dict[str, Any]:
         """The fields that were given, by their names in ``SamplingParams``; lengths and logprobs are left out."""
@@ -206,11 +228,6 @@ class SamplingFields(Request, frozen=True, kw_only=True):
         if self.stop_token_ids:
             params["stop_token_ids"] = tuple(self.stop_token_ids)
         return params
-
-    @property
-    def urgency(self) -> int:
-        """The priority that was asked for."""
-        return self.priority or 0
 
     @property
     def include_usage(self) -> bool:

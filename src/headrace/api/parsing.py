@@ -8,28 +8,36 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from headrace.api.anthropic.request import CountTokensRequest, MessagesRequest
 from headrace.api.blame import UnknownField, blame, render
 from headrace.api.chat import ChatRequest
 from headrace.api.checks import check
 from headrace.api.completions import CompletionRequest
 from headrace.api.errors import ApiError, bad_request
+from headrace.api.responses.items import with_types
+from headrace.api.responses.request import InputTokensRequest, ResponsesRequest
 from headrace.api.tokenize import DetokenizeRequest, TokenizeRequest
 
 MAX_UNKNOWN_FIELDS = 32
 _LONGEST_HEADER = 2000
 _EXACT = 2.0**53
-_FREE_FORM = ("chat_template_kwargs", "parameters", "schema", "input_schema")
+_FREE_FORM = ("chat_template_kwargs", "parameters", "schema", "input_schema", "input")
+# What a body may leave out and the decoder needs: put in its place, in the tree of the body.
+_COMPLETE: dict[type[msgspec.Struct], Callable[[Any], bool]] = {
+    ResponsesRequest: with_types,
+    InputTokensRequest: with_types,
+}
 _LONGEST_DIAGNOSED = 1 << 18
 # JSON has one kind of number, and JSON Schema calls 2.0 an integer; some clients write integers so.
 _WHOLE = re.compile(r"Expected `[^`]*\bint\b[^`]*`, got `float`")
 _BOM = b"\xef\xbb\xbf"
 
-R = TypeVar("R", ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest)
+R = TypeVar("R", bound=msgspec.Struct)
 
 
 class Parsed(msgspec.Struct, Generic[R], frozen=True):
@@ -75,6 +83,26 @@ def parse_detokenize(body: bytes, *, lenient: bool = False) -> Parsed[Detokenize
     return parse(body, DetokenizeRequest, lenient=lenient)
 
 
+def parse_response(body: bytes, *, lenient: bool = False) -> Parsed[ResponsesRequest]:
+    """Parse a body of ``/v1/responses``; raises ``ApiError``."""
+    return parse(body, ResponsesRequest, lenient=lenient)
+
+
+def parse_input_tokens(body: bytes, *, lenient: bool = False) -> Parsed[InputTokensRequest]:
+    """Parse a body of ``/v1/responses/input_tokens``; raises ``ApiError``."""
+    return parse(body, InputTokensRequest, lenient=lenient)
+
+
+def parse_messages(body: bytes, *, lenient: bool = False) -> Parsed[MessagesRequest]:
+    """Parse a body of ``/v1/messages``; raises ``ApiError``."""
+    return parse(body, MessagesRequest, lenient=lenient)
+
+
+def parse_count_tokens(body: bytes, *, lenient: bool = False) -> Parsed[CountTokensRequest]:
+    """Parse a body of ``/v1/messages/count_tokens``; raises ``ApiError``."""
+    return parse(body, CountTokensRequest, lenient=lenient)
+
+
 def parse(body: bytes, kind: type[R], *, lenient: bool = False) -> Parsed[R]:
     """Parse and check a request body.
 
@@ -107,6 +135,11 @@ def _second_try(
 ) -> tuple[R, tuple[str, ...]]:
     """Raise what is wrong with the body, after taking unknown fields out of it if that is wanted."""
     warnings: list[str] = []
+    if kind in _COMPLETE and _COMPLETE[kind](tree):
+        try:
+            return msgspec.convert(tree, type=kind), ()
+        except msgspec.ValidationError as next_error:
+            error = next_error
     if mend and _WHOLE.match(str(error)) and _make_whole(tree):
         try:
             return msgspec.convert(tree, type=kind), ()

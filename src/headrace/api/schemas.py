@@ -3,39 +3,67 @@
 Whoever adds a rule to ``checks`` states it here too, so that the published schema refuses what the server refuses.
 What JSON Schema cannot say stays unsaid: that min_tokens is at most max_tokens, how deep template variables and schemas
 may be, that tools have different names, that the tools of tool_choice are among them, and that response_format, regex,
-choice and grammar exclude each other (with so many alternatives tools that generate from a schema give up).
+choice and grammar exclude each other (with so many alternatives tools that generate from a schema give up); that the
+budget of thinking is below max_tokens, and that a last message of the assistant holds text.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 from msgspec import UNSET
 
-from headrace.api import responses
+from headrace.api import answers
+from headrace.api.anthropic.errors import AnthropicError
+from headrace.api.anthropic.events import MessageEvent
+from headrace.api.anthropic.message import AnthropicMessage, ModelInfo, ModelInfoList, TokenCount
+from headrace.api.anthropic.request import CountTokensRequest, MessagesRequest
 from headrace.api.chat import ChatRequest
 from headrace.api.completions import PROMPT_SCHEMA, CompletionRequest
 from headrace.api.errors import ErrorBody
 from headrace.api.fields import INT32_MAX, RESERVED_VARIABLES
+from headrace.api.responses.events import StreamEvent
+from headrace.api.responses.output import DeletedResponse, InputItemList, InputTokens, Response
+from headrace.api.responses.request import LOGPROBS, InputTokensRequest, ResponsesRequest
 from headrace.api.tokenize import DetokenizeRequest, TokenizeRequest
 
 Schema = dict[str, Any]
 
-REQUESTS = (ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest)
+REQUESTS = (
+    ChatRequest,
+    CompletionRequest,
+    TokenizeRequest,
+    DetokenizeRequest,
+    ResponsesRequest,
+    InputTokensRequest,
+    MessagesRequest,
+    CountTokensRequest,
+)
 ANSWERS = (
-    responses.ChatCompletion,
-    responses.ChatCompletionChunk,
-    responses.Completion,
-    responses.Model,
-    responses.ModelList,
-    responses.Tokenized,
-    responses.Detokenized,
-    responses.Status,
-    responses.DebugAnswer,
+    answers.ChatCompletion,
+    answers.ChatCompletionChunk,
+    answers.Completion,
+    answers.Model,
+    answers.ModelList,
+    answers.Tokenized,
+    answers.Detokenized,
+    answers.Status,
+    answers.DebugAnswer,
     ErrorBody,
+    Response,
+    *get_args(StreamEvent),
+    InputItemList,
+    DeletedResponse,
+    InputTokens,
+    AnthropicMessage,
+    *get_args(MessageEvent),
+    TokenCount,
+    ModelInfo,
+    ModelInfoList,
+    AnthropicError,
 )
 PREFIX = "#/components/schemas/"
 
@@ -78,7 +106,9 @@ def _require_what_is_always_there(schemas: dict[str, Schema]) -> None:
     for struct in _structs(ANSWERS):
         schema = schemas[struct.__name__]
         fields = msgspec.structs.fields(struct)
-        schema["required"] = [field.encode_name for field in fields if field.default is not UNSET]
+        tag = struct.__struct_config__.tag_field
+        always = [field.encode_name for field in fields if field.default is not UNSET]
+        schema["required"] = always if tag is None else [tag, *always]
         for prop in schema["properties"].values():
             prop.pop("default", None)
 
@@ -117,6 +147,13 @@ def _needs(name: str, flag: str) -> Schema:
 
 _STREAM = _needs("stream_options", "stream")
 _HEAD_OR_TAIL = {"anyOf": [_not_true("add_generation_prompt"), _not_true("continue_final_message")]}
+_INPUT = {
+    "anyOf": [
+        {"properties": {"input": {"type": "string"}}, "required": ["input"]},
+        {"properties": {"input": {"type": "array", "minItems": 1}}, "required": ["input"]},
+        {"properties": {"previous_response_id": {"type": "string"}}, "required": ["previous_response_id"]},
+    ]
+}
 _RULES: dict[str, list[Schema]] = {
     "ChatRequest": [
         _STREAM,
@@ -137,6 +174,20 @@ _RULES: dict[str, list[Schema]] = {
         },
         _HEAD_OR_TAIL,
     ],
+    "ResponsesRequest": [
+        _STREAM,
+        _INPUT,
+        {
+            "anyOf": [
+                {"properties": {"top_logprobs": {"enum": [None, 0]}}},
+                {
+                    "properties": {"include": {"type": "array", "contains": {"const": LOGPROBS}}},
+                    "required": ["include"],
+                },
+            ]
+        },
+    ],
+    "InputTokensRequest": [_INPUT],
     "AssistantMessage": [
         {
             "anyOf": [
@@ -153,6 +204,7 @@ _RULES: dict[str, list[Schema]] = {
 def _state_rules(schemas: dict[str, Schema]) -> None:
     for name, rules in _RULES.items():
         schemas[name]["allOf"] = copy.deepcopy(rules)
+    schemas["MessageItem"]["required"].remove("type")
     schemas["CompletionRequest"]["properties"]["prompt"].update(copy.deepcopy(PROMPT_SCHEMA))
     for name in ("ChatRequest", "CompletionRequest"):
         _object_of(schemas[name], "logit_bias")["propertyNames"] = {"pattern": decimals_below(INT32_MAX + 1)}
@@ -190,6 +242,7 @@ def _narrow(schemas: dict[str, Schema], served: Served) -> None:
             ("ChatRequest", "max_tokens"),
             ("ChatRequest", "max_completion_tokens"),
             ("ChatRequest", "min_tokens"),
+            ("ResponsesRequest", "max_output_tokens"),
             ("CompletionRequest", "max_tokens"),
             ("CompletionRequest", "min_tokens"),
         ):

@@ -12,7 +12,7 @@ from msgspec import UNSET, UnsetType
 from starlette.requests import Request
 from starlette.responses import Response
 
-from headrace.api.responses import Timings, timings
+from headrace.api.answers import Timings, timings
 from headrace.engine.messages import Finish, PositionLogprobs
 from headrace.engine.timeline import merged
 from headrace.gateway.generation import Job, SampleDelta
@@ -79,11 +79,15 @@ class Answer:
     Args:
         jobs: One a prompt; sample ``s`` of job ``j`` is choice ``j * n + s``.
         wants_timings: Whether to tell how long each stage took.
+        watch: Is shown each delta.
     """
 
-    def __init__(self, jobs: list[Job], *, wants_timings: bool) -> None:
+    def __init__(
+        self, jobs: list[Job], *, wants_timings: bool = False, watch: Callable[[SampleDelta], None] | None = None
+    ) -> None:
         self.jobs = jobs
         self.wants_timings = wants_timings
+        self._watch = watch
         self.samples = [AnsweredSample() for job in jobs for _ in range(job.params.n)]
 
     def job_of(self, choice: int) -> Job:
@@ -96,6 +100,8 @@ class Answer:
             async for step in steps:
                 for delta in step:
                     self.samples[delta.choice].add(delta)
+                    if self._watch is not None:
+                        self._watch(delta)
                 yield step
 
     def token_counts(self) -> tuple[int, int, int, int]:

@@ -29,9 +29,13 @@ from headrace.gateway.front import CLIENT_CLOSED, Front, Guard
 from headrace.gateway.generation import Generator
 from headrace.gateway.grammars import Grammars
 from headrace.gateway.http import error_response
+from headrace.gateway.message_routes import Messages
 from headrace.gateway.metrics import Metrics
 from headrace.gateway.replica import Launcher, Replica
+from headrace.gateway.response_routes import CreateResponse
+from headrace.gateway.response_store import ResponseStore
 from headrace.gateway.services import Services
+from headrace.gateway.stored_responses import StoredResponses
 from headrace.gateway.tokens import Detokenize, Tokenize
 from headrace.gateway.watch import Watch
 from headrace.text.model_text import ModelText
@@ -49,7 +53,9 @@ def build_services(model: str, text: ModelText, launch: Launcher, config: Gatewa
     metrics = Metrics()
     replica = Replica(launch, config, metrics.on_report, metrics.restarts.inc)
     generator = Generator(replica, text, config, metrics)
-    return Services(model, int(time.time()), config, text, replica, generator, metrics, Grammars(text.tokenizer))
+    grammars = Grammars(text.tokenizer)
+    responses = ResponseStore(config.store_bytes, config.store_responses)
+    return Services(model, int(time.time()), config, text, replica, generator, metrics, grammars, responses)
 
 
 def build_app(services: Services) -> Starlette:
@@ -73,7 +79,7 @@ def build_app(services: Services) -> Starlette:
             allow_origins=services.config.cors_origins,
             allow_methods=["*"],
             allow_headers=["*"],
-            expose_headers=["X-Request-Id", "traceparent", "X-Headrace-Warning", "Retry-After"],
+            expose_headers=["X-Request-Id", "request-id", "traceparent", "X-Headrace-Warning", "Retry-After"],
         )
         middleware.insert(1, cors)
     return Starlette(
@@ -90,11 +96,18 @@ def build_app(services: Services) -> Starlette:
 
 
 def _routes(services: Services) -> list[Route]:
-    watch = Watch(services)
+    watch, stored, messages = Watch(services), StoredResponses(services), Messages(services)
     post, get = ["POST"], ["GET"]
     return [
         Route("/v1/chat/completions", Chat(services).__call__, methods=post),
         Route("/v1/completions", Completions(services).__call__, methods=post),
+        Route("/v1/responses", CreateResponse(services).__call__, methods=post),
+        Route("/v1/responses/input_tokens", stored.input_tokens, methods=post),
+        Route("/v1/responses/{id}", stored.one, methods=["GET", "DELETE"]),
+        Route("/v1/responses/{id}/cancel", stored.cancel, methods=post),
+        Route("/v1/responses/{id}/input_items", stored.input_items, methods=get),
+        Route("/v1/messages", messages.create, methods=post),
+        Route("/v1/messages/count_tokens", messages.count_tokens, methods=post),
         Route("/tokenize", Tokenize(services).__call__, methods=post),
         Route("/detokenize", Detokenize(services).__call__, methods=post),
         Route("/v1/models", watch.models, methods=get),
@@ -109,24 +122,24 @@ def _routes(services: Services) -> list[Route]:
     ]
 
 
-async def _on_api_error(_: Request, error: Exception) -> Response:
+async def _on_api_error(http: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
-    return error_response(error)
+    return error_response(error, http.scope)
 
 
-async def _on_invalid_input(_: Request, error: Exception) -> Response:
+async def _on_invalid_input(http: Request, error: Exception) -> Response:
     assert isinstance(error, InvalidInput)
-    return error_response(from_invalid_input(error))
+    return error_response(from_invalid_input(error), http.scope)
 
 
 async def _on_http_exception(http: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code == 405:
         allowed = (error.headers or {}).get("Allow", "").split(", ")
-        return error_response(method_not_allowed(http.method, http.url.path, allowed))
+        return error_response(method_not_allowed(http.method, http.url.path, allowed), http.scope)
     if error.status_code == 404:
-        return error_response(route_not_found(http.method, http.url.path))
-    return error_response(ApiError(error.status_code, str(error.detail)))
+        return error_response(route_not_found(http.method, http.url.path), http.scope)
+    return error_response(ApiError(error.status_code, str(error.detail)), http.scope)
 
 
 async def _on_disconnect(_: Request, __: Exception) -> Response:

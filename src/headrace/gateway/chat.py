@@ -9,9 +9,7 @@ from msgspec import UNSET, UnsetType
 from starlette.requests import Request
 from starlette.responses import Response
 
-from headrace.api.chat import ChatRequest
-from headrace.api.parsing import parse_chat, warning_header
-from headrace.api.responses import (
+from headrace.api.answers import (
     AnswerMessage,
     CalledFunction,
     CalledTool,
@@ -26,6 +24,8 @@ from headrace.api.responses import (
     unix_time,
     usage,
 )
+from headrace.api.chat import ChatRequest
+from headrace.api.parsing import parse_chat, warning_header
 from headrace.api.sse import DONE, event
 from headrace.gateway.answer import Answer, AnsweredSample, finish_fields, serve
 from headrace.gateway.conversation_job import conversation_job

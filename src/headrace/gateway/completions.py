@@ -9,9 +9,9 @@ from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
 
+from headrace.api.answers import Completion, CompletionChoice, CompletionLogprobs, encode, new_id, unix_time, usage
 from headrace.api.completions import CompletionRequest
 from headrace.api.parsing import parse_completion
-from headrace.api.responses import Completion, CompletionChoice, CompletionLogprobs, encode, new_id, unix_time, usage
 from headrace.api.sse import DONE, event
 from headrace.engine.messages import PositionLogprobs
 from headrace.engine.sampling_params import SamplingParams

@@ -41,6 +41,8 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
         step_timeout: Seconds after which a single step counts as hung.
         start_timeout: Seconds that a replica may take from its start to its first sign of life.
         drain_timeout: Seconds that running requests get when the server is told to end.
+        store_bytes: Bytes that stored responses may take together; 0: nothing is stored.
+        store_responses: How many responses are stored at most.
         keep_alive: Seconds of silence after which a stream gets a comment line, so that proxies do not cut it.
     """
 
@@ -54,4 +56,6 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
     step_timeout: float = 300.0
     start_timeout: float = 60.0
     drain_timeout: float = 30.0
+    store_bytes: int = 256 * MiB
+    store_responses: int = 10_000
     keep_alive: float = 15.0

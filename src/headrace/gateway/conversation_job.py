@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from headrace.engine.sampling_params import SamplingParams
+from headrace.errors import InvalidInput
 from headrace.gateway.answer import tokenized
 from headrace.gateway.generation import Job, JobTerms
 from headrace.gateway.services import Services
@@ -36,6 +38,8 @@ async def conversation_job(
     received: float,
     tenant: str | None,
     fields: tuple[str, str],
+    names: Mapping[str, str] | None = None,
+    may_be_cut: bool = False,
 ) -> ConversationJob:
     """Make the job that answers a conversation.
 
@@ -48,12 +52,15 @@ async def conversation_job(
         received: Stamp of the arrival.
         tenant: Owner of the key that was shown.
         fields: What the caller calls messages and ``max_tokens``.
+        names: What the caller calls fields of the conversation, where it is something else.
+        may_be_cut: ``max_tokens`` may be more than the context holds, which then ends the answer.
 
     Raises:
         InvalidInput: With the field.
         ApiError: 503, nothing is known of the model yet.
     """
-    prepared = await tokenized(size, services.text.prepare, conversation)
+    with in_words_of_caller(names or {}):
+        prepared = await tokenized(size, services.text.prepare, conversation)
     grammar = prepared.grammar
     if conversation.is_free and (sampling.get("min_tokens") or sampling.get("ignore_eos")):
         grammar = None  # which would end the answer where it says
@@ -62,10 +69,27 @@ async def conversation_job(
     # The replica reads the answer only where stop strings are to be found in it.
     reading = form.reading.packed() if form is not None and sampling.get("stop") else None
     params = SamplingParams(**sampling, grammar=grammar, reading=reading)
-    services.generator.check(prepared.prompt, params, explicit_max=sampling["max_tokens"], fields=fields)
+    explicit_max = None if may_be_cut else sampling["max_tokens"]
+    services.generator.check(prepared.prompt, params, explicit_max=explicit_max, fields=fields)
     check = ArgumentCheck(prepared.unenforced if grammar is not None else conversation.schemas)
     job = Job.of(terms, prepared.prompt, params, received, tenant, form, check)
     warnings = tuple(
         f"Arguments of tool {name!r} are not constrained: {reason}." for name, reason in prepared.relaxed.items()
     )
     return ConversationJob(job, warnings)
+
+
+@contextmanager
+def in_words_of_caller(names: Mapping[str, str]) -> Generator[None]:
+    """Give errors the caller's names of fields.
+
+    Args:
+        names: From the name of a field in a conversation to the caller's; also of all that is in it.
+    """
+    try:
+        yield
+    except InvalidInput as error:
+        for name, theirs in names.items():
+            if error.field is not None and (error.field == name or error.field.startswith((f"{name}.", f"{name}["))):
+                raise error.renamed(theirs) from error
+        raise

@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headrace.api.errors import internal_error, unauthorized
 from headrace.gateway.config import ApiKey
+from headrace.gateway.dialect import speaks_anthropic
 from headrace.gateway.http import error_response
 from headrace.gateway.metrics import Metrics
 
@@ -89,7 +90,7 @@ class Front:
         request_id = request_id_from(headers.get("x-request-id"))
         trace = trace_from(headers.get("traceparent"))
         fields: dict[str, object] = {}
-        scope.setdefault("state", {})["log"] = fields
+        scope.setdefault("state", {}).update(log=fields, request_id=request_id)
         began, status = time.monotonic(), CLIENT_CLOSED
 
         async def answer(message: Message) -> None:
@@ -98,6 +99,8 @@ class Front:
                 status = message["status"]
                 out = MutableHeaders(scope=message)
                 out["X-Request-Id"] = request_id
+                if speaks_anthropic(scope):
+                    out["request-id"] = request_id
                 out["traceparent"] = trace.header()
             await send(message)
 
@@ -142,7 +145,7 @@ class Guard:
             return
         tenant = self._tenant(scope)
         if self._keys and tenant is None and scope["path"] not in OPEN_PATHS:
-            await error_response(unauthorized())(scope, receive, send)
+            await error_response(unauthorized(), scope)(scope, receive, send)
             return
         scope.setdefault("state", {})["tenant"] = tenant
         started = False
@@ -158,16 +161,19 @@ class Guard:
             if started:
                 raise  # the server cuts the connection, so that half an answer is not taken for a whole one
             log.exception("a request failed")
-            await error_response(internal_error())(scope, receive, send)
+            await error_response(internal_error(), scope)(scope, receive, send)
 
     def _tenant(self, scope: Scope) -> str | None:
         """Whose key the request shows; None: no good one, or there are no keys."""
+        headers = Headers(scope=scope)
+        scheme, _, key = headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer":
+            key = headers.get("x-api-key", "")  # as Anthropic's clients show it
         # Header values are bytes that Starlette reads as Latin-1; a key may be any text.
-        scheme, _, key = Headers(scope=scope).get("authorization", "").partition(" ")
         shown = key.strip().encode("latin-1")
         # All keys are compared, each in constant time, so that the time tells nothing.
         matches = [name for known, name in self._keys if hmac.compare_digest(shown, known)]
-        return matches[0] if matches and scheme.lower() == "bearer" else None
+        return matches[0] if matches else None
 
 
 def _pattern(scope: Scope) -> str:

@@ -12,8 +12,10 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from headrace.api.errors import ApiError, internal_error, request_timeout, too_large, unsupported_media_type
-from headrace.api.sse import HEADERS, KEEP_ALIVE, error_event
+from headrace.api.parsing import Parsed
+from headrace.api.sse import HEADERS, KEEP_ALIVE
 from headrace.gateway.config import GatewayConfig
+from headrace.gateway.dialect import error_body, error_event_for
 
 log = logging.getLogger(__name__)
 
@@ -133,9 +135,9 @@ class EventStream(Response):
                 log.exception("a stream failed")
                 error = internal_error()
             if not self._started:
-                await error_response(error)(scope, receive, send)
+                await error_response(error, scope)(scope, receive, send)
                 return
-            await self._write(send, error_event(error))
+            await self._write(send, error_event_for(error, scope))
         await send({"type": "http.response.body", "body": b""})
 
     async def _pulse(self, send: Send) -> None:
@@ -161,9 +163,14 @@ def json_response(body: bytes, headers: dict[str, str] | None = None, status: in
     return Response(body, status, headers, media_type="application/json")
 
 
-def error_response(error: ApiError) -> Response:
-    """An error in OpenAI's shape."""
-    return json_response(error.body(), error.headers, error.status)
+def warning_headers(parsed: Parsed[Any]) -> dict[str, str]:
+    """The header that tells which fields of a request were ignored, if any were."""
+    return {} if parsed.warning_header is None else {"X-Headrace-Warning": parsed.warning_header}
+
+
+def error_response(error: ApiError, scope: Scope) -> Response:
+    """An error in the shape that whoever asked knows."""
+    return json_response(error_body(error, scope), error.headers, error.status)
 
 
 async def _gone(receive: Receive) -> None:

@@ -10,6 +10,7 @@ from headrace.gateway.generation import Generator
 from headrace.gateway.grammars import Grammars
 from headrace.gateway.metrics import Metrics
 from headrace.gateway.replica import Replica
+from headrace.gateway.response_store import ResponseStore
 from headrace.text.model_text import ModelText
 from headrace.text.tokenizer import Tokenizer
 
@@ -27,6 +28,7 @@ class Services:
         generator: Admits and runs jobs on it.
         metrics: What is observed.
         grammars: Tries what answers are to follow.
+        responses: Those that may be read again and continued.
     """
 
     model: str
@@ -37,6 +39,7 @@ class Services:
     generator: Generator
     metrics: Metrics
     grammars: Grammars
+    responses: ResponseStore
 
     @property
     def tokenizer(self) -> Tokenizer:

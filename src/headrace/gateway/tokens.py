@@ -6,13 +6,13 @@ from msgspec import UNSET, UnsetType
 from starlette.requests import Request
 from starlette.responses import Response
 
+from headrace.api.answers import Detokenized, Tokenized, encode
 from headrace.api.errors import unavailable
 from headrace.api.parsing import parse_detokenize, parse_tokenize
-from headrace.api.responses import Detokenized, Tokenized, encode
 from headrace.api.tokenize import TokenizeRequest
 from headrace.gateway.answer import tokenized
 from headrace.gateway.conversations import tokenize_conversation
-from headrace.gateway.http import json_response, read_body
+from headrace.gateway.http import json_response, read_body, warning_headers
 from headrace.gateway.services import Services
 from headrace.text.prompt import token_prompt
 
@@ -34,7 +34,7 @@ class Tokenize:
             raise unavailable("The model is being loaded; try again soon.", retry_after_s=2, code="model_loading")
         tokens, texts = await tokenized(len(body), self._tokens, parsed.request)
         answer = Tokenized(count=len(tokens), max_model_len=info.context_length, tokens=tokens, token_strs=texts)
-        return json_response(encode(answer), _warning(parsed.warning_header))
+        return json_response(encode(answer), warning_headers(parsed))
 
     def _tokens(self, request: TokenizeRequest) -> tuple[list[int], list[str] | UnsetType]:
         tokens = self._ids(request)
@@ -64,14 +64,10 @@ class Detokenize:
         parsed = parse_detokenize(body, lenient=services.config.lenient)
         services.check_model(parsed.request.model)
         text = await tokenized(len(body), self._text, parsed.request.tokens)
-        return json_response(encode(Detokenized(text)), _warning(parsed.warning_header))
+        return json_response(encode(Detokenized(text)), warning_headers(parsed))
 
     def _text(self, tokens: list[int]) -> str:
         tokenizer = self._services.tokenizer
         if tokens:
             token_prompt(tokenizer, tokens, field="tokens")
         return tokenizer.decode(tokens, skip_special_tokens=False)
-
-
-def _warning(header: str | None) -> dict[str, str]:
-    return {} if header is None else {"X-Headrace-Warning": header}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from functools import lru_cache
 
 from msgspec import UNSET
@@ -9,11 +10,13 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
+from headrace.api.answers import DebugAnswer, Model, ModelList, Status, encode
+from headrace.api.anthropic.message import ModelInfo, ModelInfoList
 from headrace.api.docs_page import docs_page
 from headrace.api.errors import unavailable
 from headrace.api.openapi import openapi_document, openapi_json
-from headrace.api.responses import DebugAnswer, Model, ModelList, Status, encode
 from headrace.api.schemas import Served
+from headrace.gateway.dialect import speaks_anthropic
 from headrace.gateway.http import json_response
 from headrace.gateway.replica import ReplicaGone
 from headrace.gateway.services import Services
@@ -25,14 +28,17 @@ class Watch:
     def __init__(self, services: Services) -> None:
         self._services = services
 
-    async def models(self, _: Request) -> Response:
+    async def models(self, http: Request) -> Response:
         """``/v1/models``."""
+        if speaks_anthropic(http.scope):
+            model = self._model_info()
+            return json_response(encode(ModelInfoList(data=[model], first_id=model.id, last_id=model.id)))
         return json_response(encode(ModelList(data=[self._model()])))
 
     async def model(self, http: Request) -> Response:
         """``/v1/models/{model}``."""
         self._services.check_model(http.path_params["model"])
-        return json_response(encode(self._model()))
+        return json_response(encode(self._model_info() if speaks_anthropic(http.scope) else self._model()))
 
     async def health(self, _: Request) -> Response:
         """``/health``: the gateway lives."""
@@ -90,6 +96,14 @@ class Watch:
         services, info = self._services, self._services.replica.info
         context = UNSET if info is None else info.context_length
         return Model(id=services.model, created=services.created, max_model_len=context)
+
+    def _model_info(self) -> ModelInfo:
+        model = self._model()
+        context = model.max_model_len or None
+        made = datetime.fromtimestamp(model.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return ModelInfo(
+            id=model.id, display_name=model.id, created_at=made, max_input_tokens=context, max_tokens=context
+        )
 
 
 # Writing either takes some 15 ms, in which no stream goes on; what is served changes at most when the engine is up.

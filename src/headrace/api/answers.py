@@ -311,22 +311,10 @@ class DebugAnswer(msgspec.Struct, frozen=True, kw_only=True):
     problems: list[str] = []
 
 
-Answer = (
-    ChatCompletion
-    | ChatCompletionChunk
-    | Completion
-    | Model
-    | ModelList
-    | Tokenized
-    | Detokenized
-    | Status
-    | DebugAnswer
-)
-
 _encoder = msgspec.json.Encoder()
 
 
-def encode(answer: Answer) -> bytes:
+def encode(answer: msgspec.Struct) -> bytes:
     """The JSON of an answer, UTF-8."""
     return _encoder.encode(answer)
 
@@ -343,16 +331,16 @@ def unix_time() -> int:
 
 def top_logprob(token: str, logprob: float, raw: bytes | None) -> TopLogprob:
     """A likely token of a position; ``raw`` are its bytes, None for a special token."""
-    return TopLogprob(token, _writable(logprob), None if raw is None else list(raw))
+    return TopLogprob(token, writable(logprob), None if raw is None else list(raw))
 
 
 def token_logprob(token: str, logprob: float, raw: bytes | None, top: Sequence[TopLogprob] = ()) -> TokenLogprob:
     """The token of a position, with the likeliest ones there, likeliest first."""
-    return TokenLogprob(token, _writable(logprob), None if raw is None else list(raw), list(top))
+    return TokenLogprob(token, writable(logprob), None if raw is None else list(raw), list(top))
 
 
-def _writable(logprob: float) -> float:
-    """JSON has no minus infinity; OpenAI writes -9999 for "very unlikely"."""
+def writable(logprob: float) -> float:
+    """A log probability as JSON can hold it: JSON has no minus infinity; OpenAI writes -9999 for "very unlikely"."""
     return logprob if logprob > LEAST_LOGPROB else LEAST_LOGPROB
 
 
@@ -372,7 +360,7 @@ def completion_logprobs(
     """
     return CompletionLogprobs(
         tokens=list(tokens),
-        token_logprobs=[None if value is None else _writable(value) for value in logprobs],
+        token_logprobs=[None if value is None else writable(value) for value in logprobs],
         top_logprobs=[None if top is None else _first_by_text(top) for top in tops],
         text_offset=list(offsets),
     )
@@ -381,5 +369,5 @@ def completion_logprobs(
 def _first_by_text(top: Sequence[tuple[str, float]]) -> dict[str, float]:
     likeliest: dict[str, float] = {}
     for token, logprob in top:
-        likeliest.setdefault(token, _writable(logprob))
+        likeliest.setdefault(token, writable(logprob))
     return likeliest

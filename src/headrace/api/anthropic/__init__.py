@@ -1,0 +1,1 @@
+"""Anthropic's Messages API: its requests, blocks, answers, events and errors."""

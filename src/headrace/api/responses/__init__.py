@@ -1,0 +1,1 @@
+"""OpenAI's Responses API: its requests, items, answers and events."""
