@@ -89,7 +89,7 @@ def assert_refused_or_read_as_meant(name: str, schema, arguments):
 
 
 ODD = ['a"b', "a/b", "a\\b", "a\nb", "$x", "</parameter>", "</tool_call>", "a=b", "a b", "x>y", "</arg_key>", "", " a ",
-       "名", "a,b", "a:b", "'q'", "true", "12", "x\ty", "</arg_value>", "<think>", "{}", '<|"|>', "<tool_call|>"]  # fmt: skip
+       "名", "a,b", "a:b", "'q'", "true", "12", "x\ty", "</arg_value>", "{}", '<|"|>', "<tool_call|>"]  # fmt: skip
 
 
 @in_every_format
