@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
@@ -21,9 +20,8 @@ from headrace.engine.validation import check_request, check_room
 from headrace.gateway.config import GatewayConfig
 from headrace.gateway.metrics import Metrics
 from headrace.gateway.replica import Replica, ReplicaGone, ReplicaState
-from headrace.gateway.tool_calls import NOTHING_TO_CHECK, ArgumentCheck, count_calls
-from headrace.text.formats.pieces import MessagePiece, ToolCall
-from headrace.text.formats.writer import new_id
+from headrace.gateway.tool_calls import NOTHING_TO_CHECK, ArgumentCheck, CallIds, count_calls
+from headrace.text.formats.pieces import MessagePiece
 from headrace.text.model_text import ModelText
 from headrace.text.prompt import Prompt
 from headrace.text.stream import MessageForm, MessageStream, text_of
@@ -274,8 +272,8 @@ class _Sample:
     def __init__(self, tokenizer: Tokenizer, job: Job, choice: int) -> None:
         self._choice = choice
         self._stream = MessageStream.following(tokenizer, job.params, job.form)
-        self._calls = None if job.form is None else job.form.format.calls
-        self._called = 0
+        calls = None if job.form is None else job.form.format.calls
+        self._ids = None if calls is None else CallIds(calls)
         self.count = 0
         self.last_delta: float | None = None
 
@@ -283,11 +281,11 @@ class _Sample:
         finish = delta.finish
         hidden = finish.hidden_tokens if finish is not None else 0
         cut = finish is not None and finish.reason != "stop"
-        pieces = self._named(self._stream.take(delta.tokens, hidden=hidden, last=finish is not None, cut=cut))
+        pieces = self._stream.take(delta.tokens, hidden=hidden, last=finish is not None, cut=cut)
         self.count += len(delta.tokens)
         return SampleDelta(
             choice=self._choice,
-            pieces=pieces,
+            pieces=pieces if self._ids is None else self._ids.given(pieces),
             tokens=delta.tokens,
             logprobs=(delta.logprobs or [])[: len(delta.tokens) - hidden],
             prompt_logprobs=delta.prompt_logprobs,
@@ -295,20 +293,6 @@ class _Sample:
             finish=finish,
             reasoning_tokens=self._stream.reasoning_tokens,
         )
-
-    def _named(self, pieces: list[MessagePiece]) -> list[MessagePiece]:
-        """The pieces, with an id for each call that the model gave none."""
-        if self._calls is None:
-            return pieces
-        named: list[MessagePiece] = []
-        for piece in pieces:
-            if isinstance(piece, ToolCall):
-                made = piece.id or new_id(self._calls, piece.name, self._called)
-                self._called += 1
-                named.append(dataclasses.replace(piece, id=made))
-            else:
-                named.append(piece)
-        return named
 
 
 def _message(job: Job, routed: float) -> Generate:

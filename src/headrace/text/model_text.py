@@ -25,7 +25,7 @@ from headrace.text.reading import Reading
 from headrace.text.tokenizer import Tokenizer
 
 _LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
-_EXAMPLE = ToolCall("name_of_the_tool", json.dumps({"name_of_the_argument": "value"}))
+_EXAMPLE = ("name_of_the_tool", json.dumps({"name_of_the_argument": "value"}))
 _SWITCHES = ("enable_thinking", "thinking")
 
 
@@ -183,7 +183,9 @@ class ModelText:
         if prompt is None or self.format.calls is None:
             return list(messages)
         listed = json.dumps([tool.plain()["function"] for tool in tools], ensure_ascii=False)
-        told = prompt.tools.replace("$example", write_calls(self.format.calls, [_EXAMPLE])).replace("$tools", listed)
+        # An id that is drawn would make each prompt another one.
+        shown = ToolCall(*_EXAMPLE, short_id(self.format.name) if "$random" in self.format.calls.id else None)
+        told = prompt.tools.replace("$example", write_calls(self.format.calls, [shown])).replace("$tools", listed)
         first = messages[0] if messages else {}
         if first.get("role") == ("system" if self._takes_system else "user"):
             content = f"{first.get('content') or ''}\n{told}".strip()

@@ -23,20 +23,33 @@ def argument_kinds(parameters: object) -> Kinds:
     properties = schema.get("properties")
     if not isinstance(properties, Mapping):
         return {}
-    return {str(name): kinds_of(item, root) for name, item in properties.items()}
+    known: dict[int, frozenset[str]] = {}
+    return {str(name): _kinds(item, root, known, 0) for name, item in properties.items()}
 
 
-def kinds_of(schema: object, root: Mapping[str, Any], steps: int = 0) -> frozenset[str]:
+def kinds_of(schema: object, root: Mapping[str, Any]) -> frozenset[str]:
     """What a value of a schema may be.
 
     Args:
         schema: Of the value.
         root: The schema that it is a part of.
-        steps: How deep this is in the schema.
     """
+    return _kinds(schema, root, {}, 0)
+
+
+def _kinds(schema: object, root: Mapping[str, Any], known: dict[int, frozenset[str]], steps: int) -> frozenset[str]:
+    """The same; each part of the document is looked at once, however often it is referred to."""
     if not isinstance(schema, Mapping) or steps > _MOST_STEPS:
         return BOTH
-    schema = follow(schema, root)
+    if id(schema) not in known:
+        known[id(schema)] = BOTH  # of one that refers to itself nothing is known
+        known[id(schema)] = _said_of(follow(schema, root), root, known, steps)
+    return known[id(schema)]
+
+
+def _said_of(
+    schema: Mapping[str, Any], root: Mapping[str, Any], known: dict[int, frozenset[str]], steps: int
+) -> frozenset[str]:
     kinds = BOTH
     if "type" in schema:
         types = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
@@ -47,10 +60,10 @@ def kinds_of(schema: object, root: Mapping[str, Any], steps: int = 0) -> frozens
         kinds &= frozenset[str]().union(*(_kind(value) for value in schema["enum"]))
     for keyword in ("anyOf", "oneOf"):
         if isinstance(schema.get(keyword), list):
-            kinds &= frozenset[str]().union(*(kinds_of(item, root, steps + 1) for item in schema[keyword]))
+            kinds &= frozenset[str]().union(*(_kinds(item, root, known, steps + 1) for item in schema[keyword]))
     if isinstance(schema.get("allOf"), list):
         for item in schema["allOf"]:
-            kinds &= kinds_of(item, root, steps + 1)
+            kinds &= _kinds(item, root, known, steps + 1)
     return kinds or BOTH
 
 

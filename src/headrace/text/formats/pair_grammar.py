@@ -8,13 +8,15 @@ from typing import Any
 
 from headrace.errors import InvalidInput
 from headrace.text.formats.dialect import Dialect, dialect_of
-from headrace.text.formats.kinds import OTHER, STRING, follow, kinds_of
+from headrace.text.formats.kinds import BOTH, OTHER, STRING, follow, kinds_of
 from headrace.text.formats.lark import ANY_TEXT, GrammarWriter, either, quoted, sequence, without
 from headrace.text.formats.notation import Calls
+from headrace.text.formats.pairs import Pairs
 from headrace.text.formats.tool_schema import (
     OF_TYPE,
     allow_only,
     keywords_of,
+    listed_values,
     properties_of,
     string_terminal,
     types_of,
@@ -59,18 +61,21 @@ class PairGrammar:
         before = [piece.text for piece in pattern[:place] if not piece.is_field]
         rules = []
         for name, item in properties.items():
+            at = f".properties.{name}"
+            self._check(name, "0", frozenset({STRING}), "0", at)
             head = self._writer.literal(name.join(before))
-            rule = self._writer.rule(sequence(head, self._pair_value(item, after, f".properties.{name}")))
+            kinds = kinds_of(item, self._root)
+            rule = self._writer.rule(sequence(head, self._pair_value(item, kinds, after, at)))
             rules.append(rule if name in required else f"{rule}?")
         if not properties and schema.get("additionalProperties", True) is not False:
-            key = self._writer.terminal(r"/[A-Za-z0-9_\-. ]+/")
-            value = self._pair_value(schema.get("additionalProperties", True), after, ".additionalProperties")
+            key = self._writer.terminal(r"/[A-Za-z0-9_\-.]+/")
+            value = self._pair_value(schema.get("additionalProperties", True), BOTH, after, ".additionalProperties")
             parts = [self._writer.literal(before[0]), key, *(self._writer.literal(text) for text in before[1:])]
             return f"{self._writer.rule(sequence(*parts, value))}*"
         return sequence(*rules)
 
-    def _pair_value(self, schema: object, after: str, at: str) -> str:
-        """A value and what stands after it: a string as it is, anything else as JSON."""
+    def _pair_value(self, schema: object, read: frozenset[str], after: str, at: str) -> str:
+        """A value and what stands after it: a string as it is, anything else as JSON; ``read``: as what it is read."""
         if schema is True or schema == {}:
             return self._raw(ANY_TEXT, after)
         if not isinstance(schema, Mapping):
@@ -79,14 +84,16 @@ class PairGrammar:
         kinds = kinds_of(schema, self._root)
         if "anyOf" in schema and kinds != {OTHER}:
             allow_only(schema, {"anyOf"}, at)
-            return either(*(self._mixed(item, after, f"{at}.anyOf[{i}]") for i, item in enumerate(schema["anyOf"])))
-        if kinds == {STRING} and not schema.keys() & {"enum", "const"}:
+            return either(
+                *(self._mixed(item, read, after, f"{at}.anyOf[{i}]") for i, item in enumerate(schema["anyOf"]))
+            )
+        if read == {STRING} and not schema.keys() & {"enum", "const"}:
             return self._raw(string_terminal(keywords_of(schema, "string", at), at), after)
         if kinds == {OTHER}:
             return self._json_pair(schema, after, at)
-        return self._mixed(schema, after, at)
+        return self._mixed(schema, read, after, at)
 
-    def _mixed(self, schema: object, after: str, at: str) -> str:
+    def _mixed(self, schema: object, read: frozenset[str], after: str, at: str) -> str:
         """One of the ways to be a string or something else: what looks like JSON is no string then."""
         if not isinstance(schema, Mapping):
             raise InvalidInput("cannot be enforced in this model's format", field=at)
@@ -94,12 +101,13 @@ class PairGrammar:
         kinds = kinds_of(schema, self._root)
         rules = []
         if "enum" in schema or "const" in schema:
-            values = schema["enum"] if "enum" in schema else [schema["const"]]
-            plain = [value if isinstance(value, str) else self._word(value) for value in values]
-            return either(*(self._writer.literal(text + after) for text in plain))
+            plain = [(v if isinstance(v, str) else self._word(v), v) for v in listed_values(schema, at)]
+            for text, value in plain:
+                self._check("x", text, read, value, at)
+            return either(*(self._writer.literal(text + after) for text, _ in plain))
         if STRING in kinds:
             body = string_terminal(keywords_of({**schema, "type": "string"}, "string", at), at)
-            rules.append(self._raw(f"({body}) & ~{_LOOKS_LIKE_JSON}", after))
+            rules.append(self._raw(f"({body}) & ~{_LOOKS_LIKE_JSON}" if OTHER in read else body, after))
         if OTHER in kinds:
             rules += [self._other(schema, one, after, at) for one in types_of(schema) if one != "string"]
         return either(*rules)
@@ -130,6 +138,16 @@ class PairGrammar:
         if self._writer.is_spelled(after):
             return self._writer.terminal(f"({without([closing.split()[0]], body)}) {quoted(after)}")
         return sequence(f"{self._writer.terminal(body)}?", self._writer.literal(after))
+
+    def _check(self, key: str, text: str, read: frozenset[str], value: object, at: str) -> None:
+        """Refuse an argument that is read as another one, or holds what is the format's own."""
+        fields = {"key": key, "value": text}
+        written = "".join(fields[piece.name] if piece.is_field else piece.text for piece in self._calls.pair)
+        pairs = Pairs(self._calls.pair, self._dialect, {key: read})
+        pairs.read(written, 0, final=True)
+        is_spelled = self._writer.is_spelled(key) and self._writer.is_spelled(text)
+        if not is_spelled or pairs.written != json.dumps({key: value}, ensure_ascii=False):
+            raise InvalidInput("cannot be written in this model's format", field=at)
 
     def _word(self, value: object) -> str:
         return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else self._dialect.write(value)

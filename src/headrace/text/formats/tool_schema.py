@@ -6,6 +6,8 @@ import json
 from collections.abc import Collection, Mapping
 from typing import Any
 
+import jsonschema_rs
+
 from headrace.errors import InvalidInput
 from headrace.text.schema import characters
 from headrace.text.schema.expressions import PatternError
@@ -54,6 +56,26 @@ def types_of(schema: Mapping[str, Any]) -> list[str]:
     """The types that a schema names; all, if it names none."""
     given = schema.get("type", TYPES)
     return [given] if isinstance(given, str) else list(given)
+
+
+def listed_values(schema: Mapping[str, Any], at: str) -> list[Any]:
+    """The values that a schema lists, those among them that all of it allows.
+
+    Args:
+        schema: With ``enum`` or ``const``.
+        at: The way to it.
+
+    Raises:
+        InvalidInput: It says something else that cannot be enforced, or none is left.
+    """
+    scalar = OF_TYPE["string"] | OF_TYPE["number"] | {"type", "enum", "const"}
+    allow_only(schema, scalar, at)
+    validator = jsonschema_rs.Draft202012Validator({key: schema[key] for key in scalar & schema.keys()})
+    listed = schema["enum"] if "enum" in schema else [schema["const"]]
+    values = [value for value in listed if validator.is_valid(value)]
+    if not values:
+        raise InvalidInput("allows nothing", field=at)
+    return values
 
 
 def properties_of(schema: Mapping[str, Any], at: str) -> tuple[dict[str, Any], frozenset[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,7 +12,16 @@ from headrace.text.formats.kinds import follow
 from headrace.text.formats.lark import GrammarWriter, either, quoted, repeated, sequence, without
 from headrace.text.formats.notation import Calls
 from headrace.text.formats.pair_grammar import PairGrammar
-from headrace.text.formats.tool_schema import allow_only, keywords_of, properties_of, string_terminal, types_of
+from headrace.text.formats.tool_schema import (
+    allow_only,
+    keywords_of,
+    listed_values,
+    properties_of,
+    string_terminal,
+    types_of,
+)
+from headrace.text.formats.values import ValueReader, Verdict
+from headrace.text.schema import schema_rules
 
 _DEEPEST = 16
 
@@ -29,6 +39,7 @@ class ArgumentGrammar:
         self._writer, self._calls = writer, calls
         self._root = schema
         self._dialect: Dialect = dialect_of(calls.arguments)
+        self._known: dict[int, str] = {}
 
     def arguments(self) -> str:
         """The rule for the arguments.
@@ -39,12 +50,11 @@ class ArgumentGrammar:
         syntax = self._calls.arguments.syntax
         if syntax == "json" and self._dialect.is_json:
             return self._writer.json(self._root, "")
+        schema_rules(self._root, field="")  # what is no schema, or asks too much, is refused before it is read here
         if syntax == "pairs":
             return PairGrammar(self._writer, self._calls, self._root).arguments()
         schema = keywords_of(follow(self._root, self._root), "object", "")
-        if syntax == "python":
-            return self._members(schema, lambda name, rule, at: sequence(quoted(f"{name}="), rule), "", 0)
-        return self._object(schema, "", 0)
+        return self._members(schema, self._keyword, "", 0) if syntax == "python" else self._object(schema, "", 0)
 
     # --- values that are not JSON -------------------------------------------------------------------------------
 
@@ -56,16 +66,18 @@ class ArgumentGrammar:
             return self._any(depth)
         if not isinstance(schema, Mapping):
             raise InvalidInput("allows nothing", field=at)
-        schema = follow(schema, self._root)
-        for keyword in ("enum", "const"):
-            if keyword in schema:
-                values = schema[keyword] if keyword == "enum" else [schema[keyword]]
-                return either(*(self._writer.literal(self._dialect.write(value)) for value in values))
+        if id(schema) not in self._known:  # a part of the document is written once, however often it is referred to
+            self._known[id(schema)] = self._writer.rule(self._said_of(follow(schema, self._root), at, depth))
+        return self._known[id(schema)]
+
+    def _said_of(self, schema: Mapping[str, Any], at: str, depth: int) -> str:
+        if schema.keys() & {"enum", "const"}:
+            return either(*(self._listed(value, at) for value in listed_values(schema, at)))
         if "anyOf" in schema:
             allow_only(schema, {"anyOf"}, at)
             choices = enumerate(schema["anyOf"])
             return either(*(self._value(item, f"{at}.anyOf[{i}]", depth + 1) for i, item in choices))
-        return self._writer.rule(either(*(self._typed(schema, one, at, depth) for one in types_of(schema))))
+        return either(*(self._typed(schema, one, at, depth) for one in types_of(schema)))
 
     def _typed(self, schema: Mapping[str, Any], kind: str, at: str, depth: int) -> str:
         schema = keywords_of(schema, kind, at)
@@ -84,10 +96,40 @@ class ArgumentGrammar:
         return self._writer.json({"type": kind, **schema}, at)
 
     def _object(self, schema: Mapping[str, Any], at: str, depth: int) -> str:
-        def member(name: str, rule: str, at: str) -> str:
-            return sequence(self._writer.literal(self._dialect.key(name) + self._dialect.colon), rule)
+        return self._writer.rule(sequence('"{"', self._members(schema, self._member, at, depth), '"}"'))
 
-        return self._writer.rule(sequence('"{"', self._members(schema, member, at, depth), '"}"'))
+    def _keyword(self, name: str, rule: str, at: str) -> str:
+        """An argument by keyword."""
+        read = ValueReader(self._dialect, members=True)
+        read.read(f"{name}=0)", 0, final=True)
+        self._check(name, at, is_read=read.value == {name: 0})
+        return sequence(quoted(f"{name}="), rule)
+
+    def _member(self, name: str, rule: str, at: str) -> str:
+        """A member of an object."""
+        written = "" if self._dialect.quotes[0] in name else self._dialect.key(name) + self._dialect.colon
+        self._check(name, at, is_read=self._read("{" + written + "0}") == {name: 0})
+        return sequence(quoted(written), rule)
+
+    def _listed(self, value: object, at: str) -> str:
+        """A value that a schema lists."""
+        try:
+            written = self._dialect.write(value)
+        except ValueError:  # a string holds what strings are quoted with
+            written = ""
+        held = json.dumps(value, ensure_ascii=False)
+        self._check(held, at, is_read=bool(written) and self._read(written) == value)
+        return self._writer.literal(written)
+
+    def _read(self, written: str) -> Any:
+        """The value that a reader finds in a text; None: it finds none."""
+        reader = ValueReader(self._dialect)
+        return reader.value if reader.read(written, 0, final=True) == (Verdict.DONE, len(written)) else None
+
+    def _check(self, text: str, at: str, *, is_read: bool) -> None:
+        """Refuse a text that is read as another one, or holds what is the format's own."""
+        if not is_read or not self._writer.is_spelled(text):
+            raise InvalidInput("cannot be written in this model's format", field=at)
 
     def _members(self, schema: Mapping[str, Any], member: Callable[[str, str, str], str], at: str, depth: int) -> str:
         """Members in the order in which the schema has them."""
