@@ -222,8 +222,9 @@ def test_the_published_schema_is_the_one_tested_here(small):
     assert small.http.get("/openapi.json").json() == json.loads(json.dumps(openapi_document(SERVED)))
 
 
-def tame(body):
+def tame(case):
     """Keep the work of a valid body small; what is wrong in it stays wrong."""
+    body = case.body
     if not isinstance(body, dict):
         return
     if isinstance(body.get("n"), int | float) and 1 < body["n"] <= 128:
@@ -231,11 +232,33 @@ def tame(body):
         body.pop("best_of", None)
     if isinstance(body.get("prompt"), list):
         del body["prompt"][2:]
-    if (
-        "messages" in body
-        and body.get("max_tokens") is body.get("max_completion_tokens") is body.get("min_tokens") is None
+    lengths = {"/v1/chat/completions": "max_tokens", "/v1/responses": "max_output_tokens"}
+    if case.path in lengths and all(
+        body.get(name) is None for name in ("max_tokens", "max_completion_tokens", "max_output_tokens", "min_tokens")
     ):
-        body["max_tokens"] = 2
+        body[lengths[case.path]] = 2
+
+
+# What no schema knows: how many tokens a text has, what is stored, what this model's template can be told, and the
+# rules between fields of which the parser's tests take care.
+UNKNOWABLE = (
+    "context_length_exceeded",
+    "item_not_found",
+    "previous_response_not_found",
+    "request_too_large",
+    "unreadable_reasoning",
+    "unsupported_schema",
+)
+BETWEEN_FIELDS = (
+    "reasoning",
+    "reasoning_effort",
+    "thinking",
+    "output_config",
+    "output_format",
+    "tool_choice",
+    "grammar",
+)
+SAID_OF_OTHERS = ("Two tools", "Only text can be continued", "The last message is the assistant's")
 
 
 def unsayable(body):
@@ -246,15 +269,21 @@ def unsayable(body):
     return isinstance(low, int | float) and any(isinstance(high, int | float) and low > high for high in highs)
 
 
+def is_known_to_no_schema(answer):
+    if answer.status_code not in (400, 413):
+        return False
+    error = answer.json()["error"]
+    root = (error["param"] or "").split(".")[0]
+    return error["code"] in UNKNOWABLE or root in BETWEEN_FIELDS or error["message"].startswith(SAID_OF_OTHERS)
+
+
 def check_against_schema(server, case):
     assume(not unsayable(case.body))
-    if case.path != "/tokenize":
-        tame(case.body)
+    tame(case)
     answer = case.call(base_url=server.url, headers={"Authorization": "Bearer from-flag"})
     assert answer.status_code < 500, answer.text
-    if answer.status_code == 400 and answer.json()["error"]["code"] == "context_length_exceeded":
-        return  # no schema knows how many tokens a text has
-    case.validate_response(answer)
+    if not is_known_to_no_schema(answer):
+        case.validate_response(answer)
 
 
 @schema.parametrize()

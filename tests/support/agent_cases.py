@@ -134,7 +134,7 @@ RESPONSE_CASES = [
     respond("format without a schema", "text.format.schema", text={"format": {"type": "json_schema", "name": "n"}}),
     respond("chat's form of a format", "text.format.json_schema", text=text_format(json_schema={})),
     respond("deep schema", "text.format.schema", text=text_format(schema=deep(200))),
-    respond("schema of nothing", "text.format.schema", text=text_format(schema={"type": "nothing"}), server=True),
+    respond("schema of nothing", "text.format.schema.type", text=text_format(schema={"type": "nothing"}), server=True),
     item("null", "input[0]", None),
     item("a string", "input[0]", "Hi"),
     item("of no type", "input[0].type", {"content": "Hi"}),

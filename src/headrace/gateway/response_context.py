@@ -73,4 +73,5 @@ class StoredContext:
         for known in [] if stored is None else self._read(stored):
             if known.id == item.id:
                 return known
-        raise bad_request(f"Item with id {item.id[:100]!r} not found.", param=f"input[{index}].id")
+        message = f"Item with id {item.id[:100]!r} not found."
+        raise bad_request(message, param=f"input[{index}].id", code="item_not_found")

@@ -118,7 +118,8 @@ def reasoning_of(item: ReasoningItem) -> str:
     if item.encrypted_content is not None:
         text = unsealed(item.encrypted_content)
         if text is None:
-            raise InvalidInput("encrypted_content is not of this server: leave the item out", field="input")
+            message = "encrypted_content is not of this server: leave the item out"
+            raise InvalidInput(message, field="input", code="unreadable_reasoning")
         return text
     return "\n".join(part.text for part in item.summary or ())
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import uuid
 from base64 import b64encode, urlsafe_b64decode, urlsafe_b64encode
-from binascii import Error
 from typing import Any, Literal
 
 import msgspec
@@ -130,6 +129,7 @@ def call_id(tool_use: str) -> str:
         return tool_use
     coded = tool_use.removeprefix(_CODED)
     try:
-        return urlsafe_b64decode(coded + "=" * (-len(coded) % 4)).decode("utf-8")
-    except (Error, ValueError):  # not of this server
+        identifier = urlsafe_b64decode(coded + "=" * (-len(coded) % 4)).decode("utf-8")
+    except ValueError:
         return tool_use
+    return identifier if tool_use_id(identifier) == tool_use else tool_use  # it may not be of this server
