@@ -281,6 +281,9 @@ def check_against_schema(server, case):
     assume(not unsayable(case.body))
     tame(case)
     answer = case.call(base_url=server.url, headers={"Authorization": "Bearer from-flag"})
+    if answer.status_code == 503:
+        assert answer.json()["error"]["code"] == "deadline_unmet"  # as it may be, for the body says by when
+        return
     assert answer.status_code < 500, answer.text
     if not is_known_to_no_schema(answer):
         case.validate_response(answer)
