@@ -256,7 +256,11 @@ BETWEEN_FIELDS = (
     "output_config",
     "output_format",
     "tool_choice",
+    "regex",
+    "choice",
     "grammar",
+    "min_tokens",
+    "ignore_eos",
 )
 SAID_OF_OTHERS = ("Two tools", "Only text can be continued", "The last message is the assistant's")
 
@@ -281,6 +285,9 @@ def check_against_schema(server, case):
     assume(not unsayable(case.body))
     tame(case)
     answer = case.call(base_url=server.url, headers={"Authorization": "Bearer from-flag"})
+    if answer.status_code == 503:
+        assert answer.json()["error"]["code"] == "deadline_unmet"  # as it may be, for the body says by when
+        return
     assert answer.status_code < 500, answer.text
     if not is_known_to_no_schema(answer):
         case.validate_response(answer)

@@ -72,7 +72,7 @@ def test_full_queue_is_a_429_and_the_official_client_waits(small):
 
     for stream in streams:
         threading.Thread(target=list, args=(stream,)).start()
-    patient = small.client(api_key="from-flag", max_retries=5)
+    patient = small.client(api_key="from-flag", max_retries=20)
     assert patient.completions.create(prompt="c", model=NAME, max_tokens=1).usage.completion_tokens == 1
     small.assert_comes_to_rest()
 

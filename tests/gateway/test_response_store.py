@@ -7,7 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from headrace.gateway.response_store import ResponseStore, StoredResponse
 
-MAX_BYTES, MAX_RESPONSES = 100, 4
+MAX_BYTES, MAX_RESPONSES = 1000, 4
 OWNERS = st.sampled_from([None, "a", "b"])
 NAMES = st.sampled_from([f"resp_{i}" for i in range(6)])
 ITEMS = st.lists(st.sampled_from(["x", "y", "z"]), max_size=3, unique=True).map(tuple)

@@ -154,9 +154,9 @@ def prose(rng: random.Random, markers: Sequence[str] = ()) -> str:
     """Text that begins and ends with what is neither white space nor a quote; of markers, it has quoted ones."""
     words = [rng.choice(PROSE) for _ in range(rng.randint(1, 4))]
     if markers and rng.random() < 0.2:
-        words.append(
-            rng.choice(["`{}`,", '("{}")', "“{}”。", "'{}' x", "``{}`` x"]).format(rng.choice(markers).rstrip("[{("))
-        )
+        # A reader looks for the first line of what a call begins with.
+        marker = rng.choice(markers).split("\n")[0].rstrip("[{(")
+        words.append(rng.choice(["`{}`,", '("{}")', "“{}”。", "'{}' x", "``{}`` x"]).format(marker))
     return " ".join(words) + rng.choice(["x", ".", "北", "…"])
 
 

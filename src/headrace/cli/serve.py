@@ -105,6 +105,9 @@ def serve(
     disk_tier_size: Annotated[str, typer.Option(help="Most that files take there.")] = "10GiB",
     max_queue: Annotated[int, typer.Option(min=0, help="Samples that may wait; more are answered with 429.")] = 512,
     max_body: Annotated[str, typer.Option(help="Largest request body.")] = "8MiB",
+    response_store: Annotated[
+        str, typer.Option(help="Memory for responses that may be continued; 0: none.")
+    ] = "256MiB",
     api_key: Annotated[
         list[str] | None,
         typer.Option(
@@ -138,7 +141,7 @@ def serve(
     ] = None,
     debug: Annotated[bool, typer.Option(help="Poison freed pages and check invariants when idle.")] = False,
 ) -> None:
-    """Serve a model over HTTP: OpenAI's API, metrics, and documentation at /docs."""
+    """Serve a model over HTTP: the APIs of OpenAI and Anthropic, metrics, and documentation at /docs."""
     # Imported late, so that `headrace --help` does not wait for a web server.
     from headrace.cli.progress import pull_progress
     from headrace.fleet.launcher import ReplicaLauncher
@@ -158,6 +161,7 @@ def serve(
         cors_origins=tuple(cors_origin or ()),
         max_body_bytes=parse_bytes(max_body, "max_body"),
         max_queue=max_queue,
+        store_bytes=parse_bytes(response_store, "response_store"),
         lenient=lenient,
         heartbeat_timeout=heartbeat_timeout,
         drain_timeout=drain_timeout,

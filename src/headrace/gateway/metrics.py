@@ -23,6 +23,8 @@ class Metrics:
         self.page_use = self._gauge("kv_page_use_ratio", "Share of pages that running samples hold.")
         self.engine_up = self._gauge("engine_up", "1 when the engine takes requests.")
         self.in_flight = self._gauge("http_requests_in_flight", "Requests that are being answered.")
+        self.stored = self._gauge("stored_responses", "Responses that may be read again and continued.")
+        self.stored_bytes = self._gauge("stored_responses_bytes", "Memory that they take.")
 
         self.prompt_tokens = self._counter("prompt_tokens", "Prompt tokens of samples that got a first token.")
         self.cached_tokens = self._counter("prefix_cache_hit_tokens", "Prompt tokens found in the prefix tree.")

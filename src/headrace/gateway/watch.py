@@ -58,6 +58,8 @@ class Watch:
         services = self._services
         services.metrics.engine_up.set(services.replica.ready)
         services.metrics.on_stats(services.replica.stats)
+        services.metrics.stored.set(len(services.responses))
+        services.metrics.stored_bytes.set(services.responses.size)
         return Response(services.metrics.render(), media_type=CONTENT_TYPE_LATEST)
 
     async def debug(self, http: Request) -> Response:

@@ -87,8 +87,11 @@ def test_json_is_read_as_python_reads_it(text: str, rng: random.Random):
 
 
 def _goes_on(text: str, end: int) -> bool:
+    """Whether what stands behind a number or a word could belong to it."""
     before, after = text[end - 1 : end], text[end : end + 1]
-    return before not in '"]}' and after != "" and ((after.isascii() and after.isalnum()) or after in "_.-+")
+    if before in '"]}' or after == "":
+        return False
+    return after in "0123456789.eE+-" if before.isdigit() else after == "_" or (after.isascii() and after.isalpha())
 
 
 @given(st.lists(tokens, max_size=10).map("".join) | values.map(repr), st.randoms())
