@@ -104,6 +104,7 @@ def gateway(port, model, step_seconds="0.01", drain_seconds="30"):
     from headrace.gateway.server import serve
     from headrace.logs import set_up_logs
     from headrace.models.opening import open_checkpoint
+    from headrace.text.model_text import model_text
     from headrace.text.tokenizer import load_tokenizer
 
     set_up_logs("json")
@@ -126,10 +127,9 @@ def gateway(port, model, step_seconds="0.01", drain_seconds="30"):
     def launch(down, up):
         return subprocess.Popen([sys.executable, __file__, "--replica", down, up, step_seconds])
 
-    tokenizer = load_tokenizer(open_checkpoint(model).tokenizer)
-    serve(
-        build_services("smol", tokenizer, launch, config), "127.0.0.1", int(port), on_ready=lambda info, seconds: None
-    )
+    text = model_text(load_tokenizer(open_checkpoint(model).tokenizer))
+    services = build_services("smol", text, launch, config)
+    serve(services, "127.0.0.1", int(port), on_ready=lambda info, seconds, port: None)
 
 
 if __name__ == "__main__":
