@@ -118,7 +118,7 @@ class Server:
 
     def _replicas(self):
         living = [p for p in psutil.Process(self.process.pid).children() if p.status() != psutil.STATUS_ZOMBIE]
-        return [p for p in living if "headrace.fleet.replica" in p.cmdline()]
+        return [p for p in living if {"headrace.fleet.replica", "--replica"} & set(p.cmdline())]
 
     def end(self, sig=signal.SIGTERM, seconds=30):
         """Signal the gateway and wait for its end; returns the exit status."""
