@@ -78,9 +78,9 @@ def assert_refused_or_read_as_meant(name: str, schema, arguments):
     found = formats()[name]
     try:
         source = output_grammar(SPELLED, found, conversation(schema), "").source
+        written = write_calls(found.calls, [ToolCall("f", json.dumps(arguments, ensure_ascii=False))])
     except InvalidInput:
         return
-    written = write_calls(found.calls, [ToolCall("f", json.dumps(arguments, ensure_ascii=False))])
     tokens = SPELLED.encode(written, add_special_tokens=False)
     assert ENGINE.compile(source).matcher()._matcher.validate_tokens(tokens) == len(tokens)
     reader = FormatReader(found, {"f": argument_kinds(schema)})
@@ -111,6 +111,13 @@ def test_odd_names_of_arguments(name: str, key: str):
 @pytest.mark.parametrize("other", ["other", 5])
 def test_odd_values_of_an_enum(name: str, value: str, other: object):
     assert_refused_or_read_as_meant(name, of({"enum": [value, other]}), {"x": value})
+
+
+@in_each_syntax
+@pytest.mark.parametrize("value", ODD)
+@pytest.mark.parametrize("kind", ["array", ["array", "string"]])
+def test_odd_strings_within_an_array(name: str, value: str, kind: str | list[str]):
+    assert_refused_or_read_as_meant(name, of({"type": kind, "items": {"type": "string"}}), {"x": [value]})
 
 
 @in_every_format

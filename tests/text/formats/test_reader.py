@@ -232,6 +232,42 @@ def test_schemas_tell_strings_from_values(kinds: dict[str, set[str]], value: obj
     assert json.loads(call.arguments) == {"a": value}
 
 
+BOTH_KINDS = {"string", "other"}
+
+
+@pytest.mark.parametrize(
+    ("kinds", "written", "value"),
+    [
+        ({"other"}, '["</parameter>", 1]', ["</parameter>", 1]),
+        (BOTH_KINDS, '{"b": "\n</parameter>\n"}', {"b": "\n</parameter>\n"}),
+        (BOTH_KINDS, "['</parameter>', None]", ["</parameter>", None]),
+        (BOTH_KINDS, '["not closed', '["not closed'),
+        (BOTH_KINDS, '"quoted', '"quoted'),
+        (BOTH_KINDS, '"quoted"', '"quoted"'),
+        (BOTH_KINDS, "12 apples", "12 apples"),
+        (BOTH_KINDS, " 12\n", 12),
+        (BOTH_KINDS, "[1] [2]", "[1] [2]"),
+        ({"string"}, ' ["a"]\n', ' ["a"]\n'),
+        ({"string"}, "", ""),
+    ],
+)
+def test_values_that_hold_what_ends_them(kinds: set[str], written: str, value: object):
+    text = "<tool_call>\n<function=f>\n<parameter=a>\n" + written + "\n</parameter>\n</function>\n</tool_call>"
+    tools = {"f": {"a": frozenset(kinds)}}
+    for cut in range(len(text)):
+        (call,) = read(QWEN, [text[:cut], text[cut:]], tools=tools)
+        assert isinstance(call, ToolCall)
+        assert json.loads(call.arguments) == {"a": value}
+
+
+def test_a_value_that_is_none_is_no_call():
+    for written in ("", '["', "[1", "12 apples", '["a"] b'):
+        text = "<tool_call>\n<function=f>\n<parameter=a>\n" + written + "\n</parameter>\n</function>\n</tool_call>"
+        whole = read(QWEN, [text], tools={"f": {"a": frozenset({"other"})}})
+        assert not [piece for piece in whole if isinstance(piece, ToolCall)]
+        assert "".join(piece.text for piece in whole if isinstance(piece, Text)) == text
+
+
 def test_without_tools_what_looks_like_a_call_is_text():
     assert read(HERMES, [CALL], tools={}) == [Text(CALL)]
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.text.formats.dialect import PYTHON, Dialect
+from headrace.text.formats.kinds import BOTH, OTHER, STRING
 from headrace.text.formats.parts import Fixed, Kinds, Part
 from headrace.text.formats.pattern import Piece
 from headrace.text.formats.scanning import begins, end_of_space
@@ -35,6 +36,75 @@ class RawText:
 
 
 @dataclass(slots=True)
+class PairValue:
+    """A value up to a text that ends it, which is left where it is.
+
+    A string is written as it is, and ends where ``until`` first comes. All else is JSON, whose strings may hold
+    ``until``; some templates show containers as Python does, and models learn it from them.
+
+    Attributes:
+        key: The argument's name, once it is read.
+        kinds: What arguments may be; of those not named nothing is known.
+        dialect: How what is no string is written.
+        until: What ends the value.
+        space: The white space that the pattern has before and behind it, which is no part of a string.
+        value: It, once it is read.
+    """
+
+    key: RawText
+    kinds: Kinds
+    dialect: Dialect
+    until: str
+    space: tuple[str, str]
+    value: Any = None
+    _begin: int = -1
+    _at: int = 0
+    _readers: list[ValueReader] = field(default_factory=list)
+    _raw: RawText | None = None
+
+    def read(self, text: str, at: int, *, final: bool) -> tuple[Verdict, int]:
+        """Take it once its end is seen."""
+        if self._begin < 0:
+            first = end_of_space(text, at)
+            if first == len(text) and not final:
+                return Verdict.MORE, at
+            self._begin = self._at = at
+            self._begin_with(text[first : first + 1])
+        while self._readers:
+            verdict = self._read_value(text, final)
+            if verdict is not Verdict.FAIL:
+                return verdict, self._at
+            self._readers.pop(0)
+            self._at = self._begin if self._readers or self._raw else self._at
+        if self._raw is None:
+            return Verdict.FAIL, self._at
+        verdict, self._at = self._raw.read(text, self._at, final=final)
+        if verdict is Verdict.DONE:
+            self.value = self._raw.value.removeprefix(self.space[0]).removesuffix(self.space[1])
+        return verdict, self._at
+
+    def _begin_with(self, char: str) -> None:
+        """Decide how it may be read: where it may be a string, what stands in quotes is one, quotes included."""
+        kinds = self.kinds.get(self.key.value.strip(), BOTH)
+        if STRING in kinds:
+            self._raw = RawText(self.until)
+        if OTHER in kinds and not (STRING in kinds and char in PYTHON.quotes):
+            self._readers = [ValueReader(self.dialect), ValueReader(PYTHON)]
+
+    def _read_value(self, text: str, final: bool) -> Verdict:
+        """Go on with it as something else than a string."""
+        reader = self._readers[0]
+        verdict, self._at = reader.read(text, self._at, final=final)
+        if verdict is not Verdict.DONE:
+            return verdict
+        there = begins(self.until, text, end_of_space(text, self._at), final=final)
+        if there:
+            self.value, self._at = reader.value, end_of_space(text, self._at)
+            return Verdict.DONE
+        return Verdict.MORE if there is None else Verdict.FAIL
+
+
+@dataclass(slots=True)
 class Pairs:
     """Arguments one after the other, each as a pattern says, up to what is none.
 
@@ -51,6 +121,7 @@ class Pairs:
     written: str = ""
     _values: dict[str, Any] = field(default_factory=dict)
     _parts: list[Part] = field(default_factory=list)
+    _value: PairValue = field(init=False)  # that of the pair being read
     _index: int = 0
 
     def read(self, text: str, at: int, *, final: bool) -> tuple[Verdict, int]:
@@ -76,44 +147,15 @@ class Pairs:
             self._parts = []
 
     def _pair(self) -> list[Part]:
-        parts: list[Part] = []
-        for i, piece in enumerate(self.pattern):
-            if piece.is_field:
-                parts.append(RawText(self.pattern[i + 1].text.split()[0]))
-            else:
-                # White space around a value is a part of the pattern or of the value, as ``_keep`` finds out.
-                before_value = i + 1 < len(self.pattern) and self.pattern[i + 1].name == "value"
-                text = piece.text.rstrip() if before_value or i + 1 == len(self.pattern) else piece.text
-                parts.append(Fixed.of(text.lstrip() if i and self.pattern[i - 1].name == "value" else text))
-        return parts
+        opening, middle, closing = (piece.text for piece in self.pattern if not piece.is_field)
+        key = RawText(middle.split()[0])
+        # White space around a value is a part of the pattern or of the value.
+        space = middle[len(middle.rstrip()) :], closing[: len(closing) - len(closing.lstrip())]
+        self._value = PairValue(key, self.kinds, self.dialect, closing.split()[0], space)
+        return [Fixed.of(opening), key, Fixed.of(middle.rstrip()), self._value, Fixed.of(closing.strip())]
 
     def _keep(self) -> bool:
-        """Note the pair that was just read; whether its value is one."""
-        values = iter([part.value for part in self._parts if isinstance(part, RawText)])
-        key, value = next(values).strip(), next(values)
-        at = next(i for i, piece in enumerate(self.pattern) if piece.name == "value")
-        before, after = self.pattern[at - 1].text, self.pattern[at + 1].text
-        value = value.removeprefix(before[len(before.rstrip()) :])
-        value = value.removesuffix(after[: len(after) - len(after.lstrip())])
-        try:
-            self._values[key] = self._value(value, self.kinds.get(key, frozenset({"string", "other"})))
-        except ValueError:
-            return False
+        """Note the pair that was just read; whether it has a key."""
+        key = self._value.key.value.strip()
+        self._values[key] = self._value.value
         return bool(key)
-
-    def _value(self, text: str, kinds: frozenset[str]) -> Any:
-        """What a text means, for an argument that may be so: a string is written as it is, all else as JSON.
-
-        Some templates show containers as Python does, and models learn it from them.
-        """
-        if "other" in kinds:
-            stripped = text.strip()
-            for dialect in (self.dialect, PYTHON):
-                reader = ValueReader(dialect)
-                verdict, end = reader.read(stripped, 0, final=True)
-                whole = verdict is Verdict.DONE and end == len(stripped)
-                if whole and ("string" not in kinds or not isinstance(reader.value, str)):
-                    return reader.value
-            if "string" not in kinds:
-                raise ValueError(text)
-        return text
