@@ -95,7 +95,7 @@ def check_nothing_lost(found: Format, text: str, pieces: Sequence[MessagePiece])
         """Where a call may end that begins here."""
         assert found.calls is not None
         ends = set()
-        before = " [".join(found.calls.begin.rsplit("[", 1))  # white space before a bracket is the model's choice
+        before = " [ ".join(found.calls.begin.rsplit("[", 1))  # white space around a bracket is the model's choice
         for opening in ("", before, f" {found.calls.separator.strip()} "):
             reader = CallReader(found.calls, opening, None, at)
             verdict, end = reader.read(text, final=True)

@@ -118,14 +118,15 @@ def _with_definitions(schema: Any) -> Any:
 class ByteGrammar:
     """A grammar over bytes, for whoever asks about whole texts."""
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, spacing: Spacing = Spacing.COMPACT) -> None:
+        self._separators = (",", ":") if spacing is Spacing.TIGHT else (", ", ": ")
         self._matcher = LLMatcher(_BYTES, source, log_level=0, limits=parser_limits())
         assert not self._matcher.is_error(), f"{self._matcher.get_error()}\n{source}"
 
     @classmethod
     def of_schema(cls, schema: Any, spacing: Spacing = Spacing.COMPACT) -> ByteGrammar:
         start, rules = schema_rules(schema, field="schema", spacing=spacing)
-        return cls(f'%llguidance {{"no_forcing": true}}\nstart: {start}\n{rules}')
+        return cls(f'%llguidance {{"no_forcing": true}}\nstart: {start}\n{rules}', spacing)
 
     def accepts(self, text: str) -> bool:
         matcher = self._matcher.deep_copy()
@@ -133,7 +134,7 @@ class ByteGrammar:
 
     def admits(self, value: Any) -> bool:
         """Whether the grammar accepts a text of a value."""
-        return any(self.accepts(text) for text in islice(texts_of(value), MOST_TEXTS))
+        return any(self.accepts(text) for text in islice(texts_of(value, *self._separators), MOST_TEXTS))
 
     def walk(self, rng: random.Random, most: int = 300) -> str | None:
         """A text of random allowed bytes; None if it does not end soon. The way never ends before the text may."""
@@ -190,17 +191,18 @@ class _Bytes:
 _BYTES = LLTokenizer(_Bytes(), eos_token=[END])
 
 
-def texts_of(value: Any) -> Iterator[str]:
+def texts_of(value: Any, comma: str, colon: str) -> Iterator[str]:
     """Ways to write a value: with its keys in every order, and numbers with and without point and exponent."""
     if isinstance(value, dict):
         members = [
-            [f"{json.dumps(key, ensure_ascii=False)}: {text}" for text in texts_of(inner)]
+            [json.dumps(key, ensure_ascii=False) + colon + text for text in texts_of(inner, comma, colon)]
             for key, inner in value.items()
         ]
         for order in permutations(members):
-            yield from ("{" + ", ".join(chosen) + "}" for chosen in product(*order))
+            yield from ("{" + comma.join(chosen) + "}" for chosen in product(*order))
     elif isinstance(value, list):
-        yield from ("[" + ", ".join(chosen) + "]" for chosen in product(*[list(texts_of(item)) for item in value]))
+        items = [list(texts_of(item, comma, colon)) for item in value]
+        yield from ("[" + comma.join(chosen) + "]" for chosen in product(*items))
     elif isinstance(value, float):
         plain = f"{Decimal(repr(value)):f}"
         yield from dict.fromkeys([json.dumps(value), plain, plain.rstrip("0").rstrip(".") if "." in plain else plain])

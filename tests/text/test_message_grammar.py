@@ -11,6 +11,7 @@ import jsonschema
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from spelled import spelling_tokenizer
 
 from headrace.text.conversation import AnswerForm, Conversation, Tool, ToolChoice
@@ -147,6 +148,23 @@ def test_what_is_written_is_accepted_and_read_back(name: str, spelled: bool, exa
             assert not accepts(name, spelled, written, ToolChoice("auto"), parallel_tool_calls=False)
 
     check()
+
+
+@pytest.mark.parametrize("name", ["hermes", "deepseek-v3", "qwen3-coder", "gemma-4"])
+def test_spaces_after_commas_and_colons_are_as_the_format_says(name: str):
+    """A record, arguments that are JSON, those within pairs, and a dialect."""
+    found = formats()[name]
+    where = {"flag": True, "where": {"x": 1, "deep": False}}
+    for spaced in (True, False):
+        arguments = replace(found.calls.arguments, spaced=spaced)
+        one = replace(found, calls=replace(found.calls, arguments=arguments))
+        written = write_calls(one.calls, [ToolCall("ns.mixed-1", json.dumps(where))])
+        assert (", " in written) == spaced
+        tokenizer, engine = vocabulary(name, True)
+        source = output_grammar(tokenizer, one, Conversation([], TOOLS, ToolChoice("required")), "").source
+        tokens = tokenizer.encode(written, add_special_tokens=False)
+        matcher = engine.compile(source).matcher()
+        assert matcher._matcher.validate_tokens(tokens) == len(tokens), written
 
 
 def walk(tokenizer, matcher, guide: list[str], random_: random.Random, steps: int = 400) -> str | None:

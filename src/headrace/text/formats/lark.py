@@ -49,10 +49,12 @@ class GrammarWriter:
     Attributes:
         specials: Ids of the vocabulary's control tokens by their texts: no text of the grammar is spelled with them
             unless they are named. ``END`` for one that ends a text: the library has it wherever a text may end.
+        spacing: How JSON is laid out.
         rules: What has been written.
     """
 
     specials: Mapping[str, int] = field(default_factory=dict)
+    spacing: Spacing = Spacing.COMPACT
     rules: list[str] = field(default_factory=list)
     _schemas: dict[str, str] = field(default_factory=dict)
     _known: dict[str, str] = field(default_factory=dict)
@@ -90,7 +92,7 @@ class GrammarWriter:
         """
         key = json.dumps(schema)
         if key not in self._schemas:
-            start, rules = schema_rules(schema, field=at, spacing=Spacing.COMPACT, prefix=f"json{len(self._schemas)}")
+            start, rules = schema_rules(schema, field=at, spacing=self.spacing, prefix=f"json{len(self._schemas)}")
             self._schemas[key] = start
             self.rules.append(rules.rstrip("\n"))
         return self._schemas[key]

@@ -24,6 +24,7 @@ from headrace.text.formats.lark import (
     without,
 )
 from headrace.text.formats.notation import Format, Reasoning
+from headrace.text.schema import Spacing
 
 CallMode = Literal["none", "may", "must"]
 SOME_SPACE = "/[ \\n]{1,2}/"
@@ -71,7 +72,8 @@ class _MessageGrammar:
     def __init__(self, found: Format, form: MessageForm, primed: str, specials: Mapping[str, int]) -> None:
         self._format, self._form = found, form
         markers = {text: token for text, token in specials.items() if any(text in marker for marker in found.markers)}
-        self._writer = GrammarWriter(markers)
+        spaced = found.calls is None or found.calls.arguments.spaced
+        self._writer = GrammarWriter(markers, Spacing.COMPACT if spaced else Spacing.TIGHT)
         self._calls = (
             None
             if found.calls is None

@@ -22,13 +22,14 @@ from headrace.text.formats.tool_schema import (
     types_of,
     with_definitions,
 )
+from headrace.text.schema.numbers import ANY_INTEGER, ANY_NUMBER
 
 _LOOKS_LIKE_JSON = r"/\s*(-?[0-9][0-9.eE+\-]*|true|false|null|True|False|None|[\[{](?s:.*))\s*/"
 _SCALARS = {
     "boolean": "true|false",
     "null": "null",
-    "integer": "-?(0|[1-9][0-9]*)",
-    "number": r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+\-]?[0-9]+)?",
+    "integer": ANY_INTEGER,
+    "number": ANY_NUMBER,
 }
 _PYTHON_WORDS = {"boolean": ("True", "False"), "null": ("None",)}
 
@@ -101,7 +102,7 @@ class PairGrammar:
         kinds = kinds_of(schema, self._root)
         rules = []
         if "enum" in schema or "const" in schema:
-            plain = [(v if isinstance(v, str) else self._word(v), v) for v in listed_values(schema, at)]
+            plain = [(self._dialect.bare(v), v) for v in listed_values(schema, at)]
             for text, value in plain:
                 self._check("x", text, read, value, at)
             return either(*(self._writer.literal(text + after) for text, _ in plain))
@@ -148,6 +149,3 @@ class PairGrammar:
         is_spelled = self._writer.is_spelled(key) and self._writer.is_spelled(text)
         if not is_spelled or pairs.written != json.dumps({key: value}, ensure_ascii=False):
             raise InvalidInput("cannot be written in this model's format", field=at)
-
-    def _word(self, value: object) -> str:
-        return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else self._dialect.write(value)

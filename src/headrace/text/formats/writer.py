@@ -109,13 +109,8 @@ def _arguments(calls: Calls, dialect: Dialect, arguments: Mapping[str, Any]) -> 
 
 
 def _pair(pattern: Sequence[Piece], dialect: Dialect, key: str, value: Any) -> str:
-    fields = {"key": key, "value": value if isinstance(value, str) else _plain(dialect, value)}
+    fields = {"key": key, "value": dialect.bare(value)}
     return "".join(fields[piece.name] if piece.is_field else piece.text for piece in pattern)
-
-
-def _plain(dialect: Dialect, value: Any) -> str:
-    """A value that is no string: words as the dialect has them, containers as JSON."""
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else dialect.write(value)
 
 
 def _record(form: RecordForm, dialect: Dialect, name: str, arguments: Mapping[str, Any], identifier: str) -> str:

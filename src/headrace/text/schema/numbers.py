@@ -1,6 +1,7 @@
 """Numbers as texts: the decimal numbers within bounds, as a regular language.
 
-Numbers under constraints are written without exponent and without a negative zero; every value can be written so.
+Numbers under constraints are written without exponent and without a negative zero. How many digits one has is bounded,
+so that a model cannot go on with them for ever.
 """
 
 from __future__ import annotations
@@ -17,7 +18,11 @@ from headrace.text.schema.shapes import NumberShape
 MAX_ENDINGS = 256
 MAX_PLACES = 20
 TRIED_VALUES = 1000
-ANY_NUMBER = r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?"
+MAX_DIGITS = 64  # before the point, and behind it; more where a bound has more
+_DIGITS = f"[0-9]{{1,{MAX_DIGITS}}}"
+ANY_INTEGER = f"-?(0|[1-9][0-9]{{0,{MAX_DIGITS - 1}}})"
+# With these exponents a number has a finite value in float64.
+ANY_NUMBER = rf"{ANY_INTEGER}(\.{_DIGITS})?([eE](-[0-9]{{1,3}}|\+?1?[0-9]{{1,2}}))?"
 
 
 class NumberError(Exception):
@@ -111,7 +116,18 @@ class NumberLanguages:
         for value in shape.excluded:
             (below if value < 0 else above).append(every.complement(self._equal(abs(value))))
         negative = every.sequence([every.text("-"), every.intersection(below)])
-        return every.union([every.intersection(above), negative])
+        bounds = [bound[0] for bound in (shape.low, shape.high) if bound is not None]
+        return every.intersection([every.union([every.intersection(above), negative]), self._not_too_long(bounds)])
+
+    def _not_too_long(self, bounds: list[Decimal]) -> Language:
+        """Numbers that have no more digits than are let in, or than these bounds have."""
+        every = self._all
+        parts = [_parts(abs(bound)) for bound in bounds]
+        before = max([MAX_DIGITS, *(len(whole) + 1 for whole, _ in parts)])
+        behind = max([MAX_DIGITS, *(len(fraction) + 1 for _, fraction in parts)])
+        sign = every.repeat(every.text("-"), 0, 1)
+        fraction = every.sequence([every.text("."), every.repeat(self._digit, 1, behind)])
+        return every.sequence([sign, every.repeat(self._digit, 1, before), every.repeat(fraction, 0, 1)])
 
     def _bound(self, bound: tuple[Decimal, bool], up: list[Language], down: list[Language]) -> None:
         """Demand that numbers are at least ``bound``: of the magnitudes above zero (``up``) and below it (``down``)."""

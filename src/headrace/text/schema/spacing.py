@@ -13,27 +13,29 @@ class Spacing(Enum):
 
     Attributes:
         COMPACT: ``{"a": 1, "b": [2, 3]}``, what Python's ``json.dumps`` writes and chat templates with it.
+        TIGHT: ``{"a":1,"b":[2,3]}``, what JavaScript's ``JSON.stringify`` writes.
         FLEXIBLE: Besides, no space or a newline with indentation after ``{``, ``[`` and ``,`` and before ``}`` and
             ``]``; one space or none after ``:``.
     """
 
     COMPACT = "compact"
+    TIGHT = "tight"
     FLEXIBLE = "flexible"
 
     @property
     def colon(self) -> str:
         """What follows a key, as a Lark terminal; so the others."""
-        return '": "' if self is Spacing.COMPACT else "/:[ ]?/"
+        return {Spacing.COMPACT: '": "', Spacing.TIGHT: '":"'}.get(self, "/:[ ]?/")
 
     @property
     def comma(self) -> str:
         """What parts two members or items."""
-        return '", "' if self is Spacing.COMPACT else f"/,{_GAP}/"
+        return {Spacing.COMPACT: '", "', Spacing.TIGHT: '","'}.get(self, f"/,{_GAP}/")
 
     def opening(self, bracket: str) -> str:
         """What begins an object or array."""
-        return f'"{bracket}"' if self is Spacing.COMPACT else f"/\\{bracket}{_GAP}/"
+        return f"/\\{bracket}{_GAP}/" if self is Spacing.FLEXIBLE else f'"{bracket}"'
 
     def closing(self, bracket: str) -> str:
         """What ends an object or array."""
-        return f'"{bracket}"' if self is Spacing.COMPACT else f"/{_GAP}\\{bracket}/"
+        return f"/{_GAP}\\{bracket}/" if self is Spacing.FLEXIBLE else f'"{bracket}"'
