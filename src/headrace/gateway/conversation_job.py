@@ -65,7 +65,9 @@ async def conversation_job(
     if conversation.is_free and (sampling.get("min_tokens") or sampling.get("ignore_eos")):
         grammar = None  # which would end the answer where it says
     await services.grammars.check(grammar, "tools" if conversation.tools else conversation.answer.field)
-    form = None if prepared.reading is None else MessageForm(services.text.format, prepared.reading)
+    form = (
+        None if prepared.reading is None else MessageForm(services.text.format, prepared.reading, conversation.call_ids)
+    )
     # The replica reads the answer only where stop strings are to be found in it.
     reading = form.reading.packed() if form is not None and sampling.get("stop") else None
     params = SamplingParams(**sampling, grammar=grammar, reading=reading)

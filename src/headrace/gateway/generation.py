@@ -273,7 +273,7 @@ class _Sample:
         self._choice = choice
         self._stream = MessageStream.following(tokenizer, job.params, job.form)
         calls = None if job.form is None else job.form.format.calls
-        self._ids = None if calls is None else CallIds(calls)
+        self._ids = None if job.form is None or calls is None else CallIds(calls, job.form.call_ids)
         self.count = 0
         self.last_delta: float | None = None
 

@@ -19,15 +19,16 @@ from headrace.text.formats.writer import new_id
 
 
 class CallIds:
-    """Gives each call of a message an id of its own: the model's, unless it wrote none or one that it had used.
+    """Gives each call of a message an id of its own: the model's, unless it wrote none or one that was used.
 
     Args:
         calls: Says what ids look like.
+        used: The ids of calls in earlier messages.
     """
 
-    def __init__(self, calls: Calls) -> None:
+    def __init__(self, calls: Calls, used: Iterable[str] = ()) -> None:
         self._calls = calls
-        self._used: set[str] = set()
+        self._used = set(used)
 
     def given(self, pieces: Iterable[MessagePiece]) -> list[MessagePiece]:
         """The next pieces of the message, with ids."""

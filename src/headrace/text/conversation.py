@@ -97,6 +97,12 @@ class Conversation:
         return self.answer.kind == "text" and self.tool_choice.mode != "required"
 
     @property
+    def call_ids(self) -> frozenset[str]:
+        """The ids of the calls that were made in it."""
+        calls = [call for message in self.messages for call in message.get("tool_calls") or ()]
+        return frozenset(call["id"] for call in calls if isinstance(call.get("id"), str))
+
+    @property
     def schemas(self) -> dict[str, Mapping[str, Any]]:
         """The schemas of the tools' arguments."""
         return {tool.name: tool.parameters for tool in self.tools if tool.parameters is not None}

@@ -69,10 +69,17 @@ class StopSettings(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class MessageForm:
-    """How messages of a request are written: the model's format, and what of it the request uses."""
+    """How messages of a request are written.
+
+    Attributes:
+        format: The model's.
+        reading: What of it the request uses.
+        call_ids: Of the conversation's calls: no other call may have one of them.
+    """
 
     format: Format
     reading: Reading
+    call_ids: frozenset[str] = frozenset()
 
 
 class MessageStream:
