@@ -34,6 +34,7 @@ from headrace.runtime.compile import CompiledModel
 from headrace.runtime.native_program import SLACK, Bound, NativeProgram, Tiles, aligned
 from headrace.runtime.native_sampler import Drawn, NativeSampler
 from headrace.runtime.packed_weights import Directory, addresses
+from headrace.runtime.pooling import Pooled, pool
 from headrace.runtime.sampler import NotFinite
 from headrace.runtime.slots import SlotTable
 from headrace.runtime.state_layout import PAGE_TOKENS
@@ -195,6 +196,10 @@ class CompiledExecutor:
         )
         self._logits = self.program.output("logits")[: select_rows * self.vocab].reshape(select_rows, self.vocab)
         self._selected = self._logits[:0]
+        size = select_rows * spec.hidden_size
+        self._hidden = self.program.output("hidden")[:size].reshape(select_rows, spec.hidden_size)
+        # The parts of a step; the one behind them gives hidden vectors.
+        self._parts = len(loaded.model.prepared.program.parts)
         self._ones = np.ones(slots, np.int32)
         self._queue = BatchQueue()
         # Of the oldest batch: how it runs, why it could not begin, or nothing because it has no rows.
@@ -239,7 +244,7 @@ class CompiledExecutor:
             if batch.rows:
                 step, draws = self._prepare(batch), self._draws(batch)
                 self._select(step, draws.last)
-                self.program.start(step.sizes, step.bound, step.tiles)
+                self.program.start(step.sizes, step.bound, step.tiles, (0, self._parts))
                 self._running = _Running(step, draws, begun)
         except Exception as error:  # it is the batch's, not of whoever happens to call
             self._running = error
@@ -251,14 +256,16 @@ class CompiledExecutor:
         logits = self._selected_logits(len(draws.last))
         # Before a token is drawn: drawing changes slots, so what fails after it could not be run again.
         prompt: tuple[tuple[TokenLogprobs, ...], ...] = ((),) * batch.rows
+        pooled = Pooled()
         if not batch.decode:
+            pooled = pool(batch, self.slots, functools.partial(self._hidden_of, step))
             prompt = tuple(self._prompt_logprobs(batch, i, step) for i in range(batch.rows))
             if any(prompt):
                 logits = self._logits_of(step, draws.last)
         if masks and not batch.decode:
             masks = {i: masks[row] for i, row in enumerate(draws.rows.tolist()) if row in masks}
         got = self.sampler.draw(draws.slots, logits, draws.positions, masks) if draws.slots else Drawn(draws.rows, [])
-        errors = {
+        errors = pooled.errors | {
             i: str(NotFinite()) for i, token in zip(draws.rows.tolist(), got.tokens.tolist(), strict=True) if token < 0
         }
         if errors or len(draws.slots) < batch.rows:
@@ -267,7 +274,9 @@ class CompiledExecutor:
         else:
             accepted = self._ones[: batch.rows]
         seconds = time.perf_counter() - running.begun
-        return StepOutput(batch.step, got.tokens, accepted, tuple(got.logprobs), prompt, errors, seconds)
+        return StepOutput(
+            batch.step, got.tokens, accepted, tuple(got.logprobs), prompt, errors, seconds, pooled.embeddings
+        )
 
     def prompt_logits(self, tokens: Ints, rows: range) -> Iterator[npt.NDArray[np.float32]]:
         """The logits after some positions of one sequence, computed alone in slot 0 and the first pages.
@@ -282,7 +291,7 @@ class CompiledExecutor:
         batch = whole_prompt(tokens, PAGE_TOKENS, self._form)
         self._apply(batch)
         step = self._prepare(batch)
-        self._run(step, np.empty(0, np.int32), (0, len(self.program.source.parts) - 1))
+        self._run(step, np.empty(0, np.int32), (0, self._parts - 1))
         for at in range(rows.start, rows.stop, len(self._arrays["select"])):
             most = min(rows.stop, at + len(self._arrays["select"]))
             yield self._logits_of(step, np.arange(at, most, dtype=np.int32))
@@ -324,7 +333,7 @@ class CompiledExecutor:
         if batch.decode:
             every = self._count[: batch.rows]
             return _Draws(every, every, batch.slots.tolist(), batch.starts + 1)
-        rows = np.flatnonzero(batch.sample).astype(np.int32)
+        rows = self.slots.drawing(batch)
         last = batch.offsets[rows + 1] - 1
         positions = batch.starts[rows] + last - batch.offsets[rows] + 1
         return _Draws(rows, last, batch.slots[rows].tolist(), positions)
@@ -334,11 +343,10 @@ class CompiledExecutor:
         self._arrays["select"][: len(rows)] = rows
         step.sizes["R"] = len(rows)
 
-    def _run(self, step: _Step, select: Ints, parts: tuple[int, int]) -> npt.NDArray[np.float32]:
-        """float32 [selected, vocab]: the logits of rows of the batch, valid until the next call."""
+    def _run(self, step: _Step, select: Ints, parts: tuple[int, int]) -> None:
+        """Run some parts of the program, for these rows of the batch."""
         self._select(step, select)
         self.program.run_bound(step.sizes, step.bound, step.tiles, parts)
-        return self._selected_logits(len(select))
 
     def _selected_logits(self, count: int) -> npt.NDArray[np.float32]:
         if len(self._selected) != count:  # else the same object, whose address the sampler knows
@@ -346,9 +354,17 @@ class CompiledExecutor:
         return self._selected
 
     def _logits_of(self, step: _Step, select: Ints) -> npt.NDArray[np.float32]:
-        """Logits of other rows of the batch that ran last."""
-        parts = len(self.program.source.parts)
-        return self._run(step, select, (parts - 1, parts))
+        """Logits of other rows of the batch that ran last; float32 [selected, vocab], valid until the next call."""
+        self._run(step, select, (self._parts - 1, self._parts))
+        return self._selected_logits(len(select))
+
+    def _hidden_of(self, step: _Step, begin: int, end: int) -> Iterator[npt.NDArray[np.float32]]:
+        """Hidden vectors of rows of the batch that ran last, in order; float32 [some, hidden], valid until the next."""
+        most = len(self._arrays["select"])
+        for at in range(begin, end, most):
+            rows = np.arange(at, min(end, at + most), dtype=np.int32)
+            self._run(step, rows, (self._parts, self._parts + 1))
+            yield self._hidden[: len(rows)]
 
     def _prompt_logprobs(self, batch: Batch, i: int, step: _Step) -> tuple[TokenLogprobs, ...]:
         """Log probabilities of the prompt tokens that follow this row's positions."""
