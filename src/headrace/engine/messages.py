@@ -79,6 +79,7 @@ class ReplicaInfo(msgspec.Struct, frozen=True):
         pages: Pages in all.
         vocab_size: Token ids are below it.
         max_running: Sequences that run at once.
+        hidden_size: Numbers of an embedding.
     """
 
     model: str
@@ -90,6 +91,7 @@ class ReplicaInfo(msgspec.Struct, frozen=True):
     pages: int
     vocab_size: int
     max_running: int
+    hidden_size: int
 
 
 class Hello(msgspec.Struct, frozen=True, tag=True):

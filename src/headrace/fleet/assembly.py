@@ -101,6 +101,7 @@ def build_engine(
         pages=memory.pools[0].capacity,
         vocab_size=spec.vocab_size,
         max_running=options.max_running,
+        hidden_size=spec.hidden_size,
     )
     return engine, info
 
