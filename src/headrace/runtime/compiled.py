@@ -34,7 +34,7 @@ from headrace.runtime.compile import CompiledModel
 from headrace.runtime.native_program import SLACK, Bound, NativeProgram, Tiles, aligned
 from headrace.runtime.native_sampler import Drawn, NativeSampler
 from headrace.runtime.packed_weights import Directory, addresses
-from headrace.runtime.pooling import Pooled, pool
+from headrace.runtime.pooling import NOTHING_POOLED, pool
 from headrace.runtime.sampler import NotFinite
 from headrace.runtime.slots import SlotTable
 from headrace.runtime.state_layout import PAGE_TOKENS
@@ -256,7 +256,7 @@ class CompiledExecutor:
         logits = self._selected_logits(len(draws.last))
         # Before a token is drawn: drawing changes slots, so what fails after it could not be run again.
         prompt: tuple[tuple[TokenLogprobs, ...], ...] = ((),) * batch.rows
-        pooled = Pooled()
+        pooled = NOTHING_POOLED
         if not batch.decode:
             pooled = pool(batch, self.slots, functools.partial(self._hidden_of, step))
             prompt = tuple(self._prompt_logprobs(batch, i, step) for i in range(batch.rows))

@@ -27,6 +27,9 @@ class Pooled:
     errors: dict[int, str] = field(default_factory=dict)
 
 
+NOTHING_POOLED = Pooled()  # not to be changed
+
+
 def pool(batch: Batch, slots: SlotTable, hidden: HiddenVectors) -> Pooled:
     """Take what a batch has computed of prompts that are to be embedded.
 
