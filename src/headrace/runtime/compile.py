@@ -89,7 +89,7 @@ class CompiledModel:
 
     Attributes:
         prepared: What it was before it was scheduled.
-        source: The C file and what it is called with.
+        source: The C file and what it is called with: the parts of a step, and ``hidden`` behind them.
         pages: How pages of state lie in a slab.
         state_offsets: First byte in a slab of each state, repetition by repetition.
         ragged_tile: Most rows of a tile whose rows must be of one segment.
