@@ -13,6 +13,7 @@ _EXPORTS = {
     "LLM": "headrace.llm",
     "CompletionDelta": "headrace.llm",
     "CompletionOutput": "headrace.llm",
+    "EmbeddingRequestOutput": "headrace.llm",
     "RequestOutput": "headrace.llm",
     "SamplingParams": "headrace.engine.sampling_params",
     "HeadraceError": "headrace.errors",

@@ -6,6 +6,7 @@ from headrace.errors import InvalidInput as InvalidInput
 from headrace.llm import LLM as LLM
 from headrace.llm import CompletionDelta as CompletionDelta
 from headrace.llm import CompletionOutput as CompletionOutput
+from headrace.llm import EmbeddingRequestOutput as EmbeddingRequestOutput
 from headrace.llm import RequestOutput as RequestOutput
 
 __version__: str

@@ -14,6 +14,7 @@ from bad_requests import MODEL, Case
 
 CHAT = "/v1/chat/completions"
 TEXT = "/v1/completions"
+EMBED = "/v1/embeddings"
 TOKENIZE = "/tokenize"
 DETOKENIZE = "/detokenize"
 
@@ -47,6 +48,20 @@ def text(
 ) -> Case:
     body = {"model": MODEL, "prompt": "Hi", "max_tokens": 4, **fields}
     return Case(name, TEXT, json.dumps(body).encode(), param, (status,), code=code, needs_server=server)
+
+
+def embed(
+    name: str,
+    param: str | None,
+    /,
+    *,
+    code: str | None = None,
+    server: bool = False,
+    status: int = 400,
+    **fields: object,
+) -> Case:
+    body = {"model": MODEL, "input": "Hi", **fields}
+    return Case(name, EMBED, json.dumps(body).encode(), param, (status,), code=code, needs_server=server)
 
 
 def raw(name: str, tail: bytes, param: str | None, path: str = CHAT) -> Case:
@@ -312,6 +327,29 @@ PROMPTS = [
     text("chat field", "messages", messages=[USER], code="unknown_field"),
 ]
 
+EMBEDDINGS = [
+    embed("input empty", "input", input=""),
+    embed("input null", "input", input=None),
+    embed("input as an object", "input", input={"text": "Hi"}),
+    embed("inputs none", "input", input=[]),
+    embed("inputs with an empty one", "input[1]", input=["Hi", ""]),
+    embed("inputs with an empty list", "input[1]", input=[[1], []]),
+    embed("inputs of two kinds", "input[1]", input=[[1], "Hi"]),
+    embed("inputs too many", "input", input=["a"] * 2049),
+    embed("input of negative ids", "input[1]", input=[1, -1]),
+    embed("encoding of no kind", "encoding_format", encoding_format="hex"),
+    embed("dimensions none", "dimensions", dimensions=0),
+    embed("dimensions as a word", "dimensions", dimensions="all"),
+    embed("pooling of no kind", "pooling", pooling="max"),
+    embed("normalize as a number", "normalize", normalize=2),
+    embed("user of an embedding too long", "user", user="u" * 1025),
+    embed("priority of an embedding", "priority", priority=1001),
+    embed("streamed embedding", "stream", stream=True, code="unknown_field"),
+    embed("embedding of a prompt", "prompt", prompt="Hi", code="unknown_field"),
+    Case("embedding of nothing", EMBED, b'{"model": "MODEL"}', "input", code="missing_required_parameter"),
+    Case("embedding by no model", EMBED, b'{"input": "Hi"}', "model", code="missing_required_parameter"),
+]
+
 TOKENS = [
     Case("tokenize nothing", TOKENIZE, b"{}", "prompt"),
     Case("tokenize both", TOKENIZE, json.dumps({"prompt": "Hi", "messages": [USER]}).encode(), "messages"),
@@ -336,6 +374,11 @@ SERVER = [
     chat("everything stops", "stop_token_ids", stop_token_ids=list(range(49152)), min_tokens=1, server=True),
     text("prompt outside the vocabulary", "prompt[1]", prompt=[1, 191222], server=True),
     text("prompts outside the vocabulary", "prompt[1][0]", prompt=[[1], [191222]], server=True),
+    embed("model of embeddings", "model", model="text-embedding-3-small", server=True, status=404),
+    embed("input outside the vocabulary", "input[1]", input=[1, 191222], server=True),
+    embed("inputs outside the vocabulary", "input[1][0]", input=[[1], [191222]], server=True),
+    embed("over-long input", "input[1]", input=["Hi", "hello " * 100_000], server=True, code="context_length_exceeded"),
+    embed("fewer dimensions", "dimensions", dimensions=256, server=True),
     Case("detokenize outside the vocabulary", DETOKENIZE, b'{"tokens": [191222]}', "tokens[0]", needs_server=True),
     text("over-long prompt", "prompt", prompt="hello " * 100_000, server=True, code="context_length_exceeded"),
     text("over-long ids", "prompt", prompt=[1] * 200_000, server=True, code="context_length_exceeded"),
@@ -359,7 +402,7 @@ SERVER = [
     Case("path traversal", "/v1/models/..%2f..%2fetc%2fpasswd", b"", "model", (404,), method="GET", needs_server=True),
     Case("path with a null byte", "/v1/models/%00", b"", "model", (404, 400), method="GET", needs_server=True),
 ]  # fmt: skip
-CASES = [*SYNTAX, *NUMBERS, *FIELDS, *MESSAGES, *PROMPTS, *TOKENS, *SERVER, *AGENT_CASES]
+CASES = [*SYNTAX, *NUMBERS, *FIELDS, *MESSAGES, *PROMPTS, *EMBEDDINGS, *TOKENS, *SERVER, *AGENT_CASES]
 
 # Odd and acceptable: each must be served.
 ACCEPTED = [
@@ -403,6 +446,12 @@ ACCEPTED = [
     text("no suffix", None, suffix=""),
     Case("byte order mark", TEXT, b'\xef\xbb\xbf{"model": "MODEL", "prompt": "Hi", "max_tokens": 4}', None),
     Case("duplicate key", TEXT, b'{"model": "MODEL", "prompt": "Ho", "prompt": "Hi", "max_tokens": 4}', None),
+    embed("one input", None),
+    embed("inputs", None, input=["Hi", "Ho"]),
+    embed("input of ids", None, input=[1, 2, 3]),
+    embed("inputs of ids", None, input=[[1], [2, 3]], encoding_format="base64", user="u"),
+    embed("options of an embedding", None, pooling="last", normalize=False, priority=-5, deadline_ms=1e9),
+    embed("no option of an embedding", None, pooling=None, normalize=None, encoding_format=None, dimensions=None),
     Case("tokenize nothing much", TOKENIZE, b'{"prompt": ""}', None),
     Case("detokenize nothing much", DETOKENIZE, b'{"tokens": []}', None),
     *AGENT_ACCEPTED,

@@ -20,6 +20,7 @@ from headrace.api.anthropic.errors import anthropic_error
 from headrace.api.anthropic.events import MessageStart, MessageStop
 from headrace.api.anthropic.message import AnthropicMessage, AnthropicUsage, TextBlock, TokenCount
 from headrace.api.docs_page import docs_page
+from headrace.api.embeddings import Embedding, EmbeddingList, EmbeddingUsage
 from headrace.api.openapi import OPEN_ROUTES, openapi_document, openapi_json
 from headrace.api.responses.events import Completed, Created
 from headrace.api.responses.output import (
@@ -172,6 +173,12 @@ async def _items(request):
     return _json(ITEMS)
 
 
+def _embedded(request) -> Response:
+    vector = "AACAPw==" if request.encoding_format == "base64" else [1.0]
+    data = [Embedding(index=i, embedding=vector) for i in range(len(request.inputs()))]
+    return _json(EmbeddingList(data=data, model="m", usage=EmbeddingUsage(1, 1)))
+
+
 POST = {"methods": ["POST"]}
 APP = Starlette(
     routes=[
@@ -179,6 +186,7 @@ APP = Starlette(
         Route("/v1/models/{model:path}", _get(_json(MODEL))),
         Route("/v1/chat/completions", _post(parsing.parse_chat, _chat), **POST),
         Route("/v1/completions", _post(parsing.parse_completion, _text), **POST),
+        Route("/v1/embeddings", _post(parsing.parse_embedding, _embedded), **POST),
         Route("/v1/responses", _post(parsing.parse_response, _response), **POST),
         Route(
             "/v1/responses/input_tokens",
@@ -290,11 +298,13 @@ def test_the_official_client_raises_its_error_classes(fields, expected, param):
 
 
 def test_the_document_follows_what_is_served():
-    document = openapi_document(Served(models=("m",), vocab_size=1000, context_length=64, auth=True, lenient=True))
+    served = Served(models=("m",), vocab_size=1000, context_length=64, hidden_size=8, auth=True, lenient=True)
+    document = openapi_document(served)
     schemas = document["components"]["schemas"]
     assert "additionalProperties" not in schemas["ChatRequest"]
     assert schemas["ChatRequest"]["properties"]["max_tokens"]["anyOf"][0]["maximum"] == 63
     assert schemas["DetokenizeRequest"]["properties"]["tokens"]["items"]["maximum"] == 999
+    assert schemas["EmbeddingRequest"]["properties"]["dimensions"]["enum"] == [8, None]
     for path, operations in document["paths"].items():
         for operation in operations.values():
             assert ("security" in operation) == (path not in OPEN_ROUTES)

@@ -17,6 +17,7 @@ from anthropic.types import MessageCountTokensParams, OutputConfigParam, ToolPar
 from anthropic.types import message_create_params as message_params
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from openai.types import EmbeddingCreateParams
 from openai.types import completion_create_params as text_params
 from openai.types.chat import completion_create_params as chat_params
 from openai.types.responses import FunctionToolParam
@@ -33,6 +34,7 @@ from headrace.api.anthropic.request import (
 )
 from headrace.api.chat import ChatRequest
 from headrace.api.completions import CompletionRequest
+from headrace.api.embeddings import EmbeddingRequest
 from headrace.api.errors import ApiError
 from headrace.api.messages import AssistantMessage
 from headrace.api.responses.request import InputTokensRequest, ReasoningConfig, ResponsesRequest, ResponseTool
@@ -50,6 +52,7 @@ cases = _load_cases()
 PARSERS = {
     cases.CHAT: parsing.parse_chat,
     cases.TEXT: parsing.parse_completion,
+    cases.EMBED: parsing.parse_embedding,
     cases.TOKENIZE: parsing.parse_tokenize,
     cases.DETOKENIZE: parsing.parse_detokenize,
     agent_cases.RESPONSES: parsing.parse_response,
@@ -96,6 +99,7 @@ def test_odd_body_is_accepted(case):
 OFFICIAL = [
     (chat_params.CompletionCreateParamsBase, ChatRequest),
     (text_params.CompletionCreateParamsBase, CompletionRequest),
+    (EmbeddingCreateParams, EmbeddingRequest),
     (response_params.ResponseCreateParamsBase, ResponsesRequest),
     (InputTokenCountParams, InputTokensRequest),
     (message_params.MessageCreateParamsBase, MessagesRequest),
@@ -118,6 +122,7 @@ def test_every_field_of_the_official_clients_is_known(params, kind):
 REQUIRED = {
     ChatRequest: {"model": "m", "messages": [{"role": "user", "content": "a"}]},
     CompletionRequest: {"model": "m", "prompt": "a"},
+    EmbeddingRequest: {"model": "m", "input": "a"},
     ResponsesRequest: {"model": "m", "input": "a"},
     InputTokensRequest: {"input": "a"},
     MessagesRequest: {"model": "m", "max_tokens": 1, "messages": [{"role": "user", "content": "a"}]},
@@ -173,7 +178,7 @@ def test_sampling_arguments_of_a_completion():
 )
 def test_prompts_one_by_one(prompt, prompts):
     body = json.dumps({"model": "m", "prompt": prompt}).encode()
-    assert parsing.parse_completion(body).request.prompts() == prompts
+    assert [prompt for _, prompt in parsing.parse_completion(body).request.prompts()] == prompts
 
 
 def test_messages_for_a_template():
@@ -226,9 +231,15 @@ def test_a_number_without_fraction_is_an_integer(prompt, accepted):
             parsing.parse_completion(body)
         return
     request = parsing.parse_completion(body).request
-    assert request.prompts() == [[int(t) for t in (prompt[0] if isinstance(prompt[0], list) else prompt)]]
+    ids = prompt[0] if isinstance(prompt[0], list) else prompt
+    assert [given for _, given in request.prompts()] == [[int(t) for t in ids]]
     assert type(request.n) is int
     assert type(request.temperature) is float
+
+
+def test_ids_to_be_embedded_may_be_written_as_whole_fractions():
+    body = json.dumps({"model": "m", "input": [[1.0, 2], [3.0]]}).encode()
+    assert parsing.parse_embedding(body).request.inputs() == [("input[0]", [1, 2]), ("input[1]", [3])]
 
 
 def test_template_variables_keep_their_fractions():

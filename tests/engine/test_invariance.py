@@ -112,3 +112,67 @@ def test_two_runs(smollm2):
     first, second = draw(smollm2, range(32), threads=2), draw(smollm2, range(32), threads=2)
     assert first[1] == second[1]
     assert all(np.array_equal(first[0][at], second[0][at]) for at in first[0])
+
+
+# --- embeddings ---------------------------------------------------------------------------------------------------
+
+
+def embeddings(model, numbers, **options):
+    """Of each prompt the mean and the last vector, beside answers to the same; and the engine."""
+    engine = engine_for(model, **{"kv_memory": 256 << 20, "threads": 1, **options})
+    texts = prompts()
+    wanted = [(2 * i + n, texts[i], pooling) for i in numbers for n, pooling in enumerate(("mean", "last"))]
+    messages = [request(number, text, pooling=pooling) for number, text, pooling in wanted]
+    answers = [request(1000 + i, texts[i], GREEDY) for i in numbers]
+    results = run(engine, *messages, *answers, check=False)
+    engine.check()
+    return {number: results[number, 0].embedding for number, *_ in wanted}, engine
+
+
+@pytest.fixture(scope="module")
+def embedded(smollm2):
+    """Of prompts 0 to 7, each computed alone and whole."""
+    engine = engine_for(smollm2, executor="compiled", recipe="int8", kv_memory=256 << 20, threads=1, prefix_cache=False)
+    texts, found = prompts(), {}
+    for i in range(8):
+        for n, pooling in enumerate(("mean", "last")):
+            found[2 * i + n] = run(engine, request(0, texts[i], pooling=pooling), check=False)[0, 0].embedding
+    return found
+
+
+def assert_embedded(found, embedded, numbers):
+    for number in (2 * i + n for i in numbers for n in (0, 1)):
+        assert np.array_equal(found[number], embedded[number]), number
+
+
+def test_embeddings_in_a_batch(smollm2, embedded):
+    found, _ = embeddings(smollm2, range(8), threads=2)
+    assert_embedded(found, embedded, range(8))
+
+
+@pytest.mark.parametrize("tokens", [16, 37])
+def test_embeddings_of_chunks(smollm2, embedded, tokens):
+    found, _ = embeddings(smollm2, [0, 2, 5], threads=2, max_batch_tokens=tokens, max_running=3)
+    assert_embedded(found, embedded, [0, 2, 5])
+
+
+def test_embeddings_after_a_cached_prefix(smollm2, embedded):
+    found, engine = embeddings(smollm2, [0, 3], threads=2, prefix_cache=True, max_running=1)
+    assert engine.stats().cached_tokens > 0
+    assert_embedded(found, embedded, [0, 3])
+
+
+def test_embeddings_of_the_preempted(smollm2, embedded):
+    found, engine = embeddings(
+        smollm2, [1, 2, 4, 5, 6], kv_memory=8 * PAGE_BYTES, context_length=100, max_batch_tokens=24
+    )
+    assert engine.scheduler.roster.preemptions > 0
+    assert_embedded(found, embedded, [1, 2, 4, 5, 6])
+
+
+def test_int8_embeddings_are_close_to_those_of_float32(smollm2, embedded):
+    exact, _ = embeddings(smollm2, range(8), executor="eager", max_batch_tokens=512)
+    for number, vector in embedded.items():
+        other = exact[number]
+        cosine = vector @ other / np.linalg.norm(vector) / np.linalg.norm(other)
+        assert cosine > 0.999, number  # the least of these was 0.9997

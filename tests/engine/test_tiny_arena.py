@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 from automata import walks
-from byte_executor import VOCAB, ByteExecutor, expected
+from byte_executor import VOCAB, ByteExecutor, expected, expected_embedding
 from engines import Result, collect, request
 from tier_doubles import Clock, Crew, FakeFiles
 
@@ -96,7 +96,11 @@ def stops(params, tokens):
 
 def judge(name, groups, prompts, results, gone, fault):
     """Every request has the tokens that it would have alone, or was at fault, or was taken back."""
-    for number, (text, params) in prompts.items():
+    for number, (text, params, pooling) in prompts.items():
+        if pooling is not None:
+            judge_embedding(f"{name}, request {number}", groups, text, pooling, results.get((number, 0)), fault)
+            assert (number, 0) in results or number in gone, f"{name}, request {number} has no end"
+            continue
         wanted = expected(groups, text, params.max_tokens, WALKS(params))
         ends = [i + 1 for i, token in enumerate(wanted) if token in params.stop_token_ids]
         wanted = wanted[: min(ends, default=None)]
@@ -109,6 +113,16 @@ def judge(name, groups, prompts, results, gone, fault):
             assert not ended or (result.finish.reason == "stop") == stops(params, wanted), where
             assert not failed or POISON in text + wanted or fault.alone, f"{where} failed without cause"
             assert number in gone or failed or POISON not in text or not wanted, f"{where} should have failed"
+
+
+def judge_embedding(where, groups, text, pooling, result, fault):
+    """It is the one that the prompt would have alone, or the request was at fault, or was taken back."""
+    if result is None:
+        return
+    failed = result.finish.reason == "error"
+    assert failed or result.embedding.tolist() == [expected_embedding(groups, text, pooling)], where
+    assert failed == (POISON in text) or fault.alone, where
+    assert result.tokens == [], where
 
 
 def watch_preemptions(roster):
@@ -155,19 +169,19 @@ def mix(seed, prefix_cache):
         if len(prompts) < todo and rng.random() < 0.4:
             prefix = rng.choice(seen)
             text = prefix[: rng.randint(0, len(prefix))] + [rng.randrange(3) for _ in range(20)]
-            text = text[: rng.randint(1, context - 4)]
-            count = rng.randint(1, context - len(text))
+            pooling = rng.choice([None, None, None, "mean", "last"])
+            text = text[: rng.randint(1, context - 4 * (pooling is None))]
+            count = rng.randint(1, max(1, context - len(text)))
             number = len(prompts)
             if rng.random() < 0.05:
                 text[rng.randrange(len(text))] = POISON
             ends = rng.sample(range(VOCAB), rng.choice([0, 0, 20]))
             grammar = rng.choice([None, f"{rng.randrange(50)} {rng.choice([0, 0, 3, 30])}"])
-            params = SamplingParams(
-                temperature=0, max_tokens=count, stop_token_ids=ends, n=rng.choice([1, 1, 3]), grammar=grammar
-            )
-            prompts[number] = text, params
+            samples = 1 if pooling else rng.choice([1, 1, 3])
+            params = SamplingParams(temperature=0, max_tokens=count, stop_token_ids=ends, n=samples, grammar=grammar)
+            prompts[number] = text, params, pooling
             about = {"priority": rng.randint(0, 1), "tenant": rng.choice("ab"), "deadline": rng.choice([None, 1e12])}
-            collect(engine, results, engine.add(request(number, text, params, **about)))
+            collect(engine, results, engine.add(request(number, text, params, pooling=pooling, **about)))
         elif prompts and len(gone) < taken_back and rng.random() < 0.03:
             number = rng.randrange(len(prompts))
             gone.add(number)
@@ -177,7 +191,7 @@ def mix(seed, prefix_cache):
         collect(engine, results, engine.step())
         for _ in range(rng.randint(0, 9)):
             crew.work(rng)
-        for number, (text, _) in prompts.items():
+        for number, (text, *_) in prompts.items():
             if (number, 0) in results and results[number, 0].finish is not None and len(seen) < 8:
                 seen.append(text + results[number, 0].tokens)
         if turn % 7 == 0:

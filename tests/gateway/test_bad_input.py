@@ -196,6 +196,14 @@ def test_context_minus_one_is_served_and_context_is_refused(small):
     assert ask(10, max_tokens=54, stop_token_ids=list(range(49152))[:500]).status_code == 200
 
 
+def test_a_prompt_as_long_as_the_context_is_embedded(small):
+    def ask(length):
+        return small.http.post("/v1/embeddings", json={"model": NAME, "input": [[28] * length]})
+
+    assert ask(64).json()["usage"] == {"prompt_tokens": 64, "total_tokens": 64}
+    assert_error(ask(65), (400,), "input[0]", "context_length_exceeded")
+
+
 def test_default_length_of_a_completion_yields_to_the_context(small):
     answer = small.http.post("/v1/completions", json={"model": NAME, "prompt": [28] * 60, "ignore_eos": True})
     assert answer.json()["usage"]["completion_tokens"] == 4
@@ -213,7 +221,7 @@ def test_body_limit(small):
 
 # --- schemathesis -------------------------------------------------------------------------------------------------
 
-SERVED = Served(models=(NAME,), vocab_size=49152, context_length=64, auth=True)
+SERVED = Served(models=(NAME,), vocab_size=49152, context_length=64, hidden_size=576, auth=True)
 schema = schemathesis.openapi.from_dict(openapi_document(SERVED))
 QUIET = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
 
@@ -230,8 +238,9 @@ def tame(case):
     if isinstance(body.get("n"), int | float) and 1 < body["n"] <= 128:
         body["n"] = 1
         body.pop("best_of", None)
-    if isinstance(body.get("prompt"), list):
-        del body["prompt"][2:]
+    for name in ("prompt", "input"):
+        if case.path in ("/v1/completions", "/v1/embeddings") and isinstance(body.get(name), list):
+            del body[name][2:]
     lengths = {"/v1/chat/completions": "max_tokens", "/v1/responses": "max_output_tokens"}
     if case.path in lengths and all(
         body.get(name) is None for name in ("max_tokens", "max_completion_tokens", "max_output_tokens", "min_tokens")

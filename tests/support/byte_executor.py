@@ -9,6 +9,7 @@ import numpy as np
 from headrace.memory.commands import POISON, carry_out
 from headrace.memory.state_memory import READ, WRITE
 from headrace.runtime.batch import NO_MASKS, BatchQueue, StepOutput
+from headrace.runtime.pooling import pool
 from headrace.runtime.sampler import allowed_tokens
 from headrace.runtime.slots import SlotTable
 
@@ -26,10 +27,21 @@ def of_tokens(tokens):
     return value
 
 
-def next_token(groups, tokens):
-    """What follows from the tokens, as far as each kind of state remembers them."""
+def hidden(groups, tokens):
+    """What is made of the tokens, as far as each kind of state remembers them."""
     parts = [of_tokens(tokens[-group.window :] if group.window else tokens) for group in groups]
-    return of_tokens([part % VOCAB for part in parts]) % VOCAB
+    return of_tokens([part % VOCAB for part in parts])
+
+
+def next_token(groups, tokens):
+    """What follows from the tokens."""
+    return hidden(groups, tokens) % VOCAB
+
+
+def expected_embedding(groups, prompt, pooling):
+    """The embedding of a prompt; each vector has one number."""
+    every = [hidden(groups, prompt[: end + 1]) for end in range(len(prompt))]
+    return np.float32(np.mean(every) if pooling == "mean" else every[-1])
 
 
 def nearest(token, mask):
@@ -90,19 +102,29 @@ class ByteExecutor:
         assert all(batch.sample[row] for row in masks), "a mask for a row that draws nothing"
         tokens, drawn = self.slots.resolve(batch).tolist(), []
         self.fault(batch, tokens)
+        vectors = np.zeros((len(tokens), 1), np.float32)
+        drawing = self.slots.drawing(batch).tolist()
         for row, slot in enumerate(batch.slots.tolist()):
             begin, end = int(batch.offsets[row]), int(batch.offsets[row + 1])
-            found = nearest(self._row(slot, int(batch.starts[row]), tokens[begin:end]), masks.get(row))
-            drawn.append(found if batch.sample[row] else -1)
-            if batch.sample[row]:
+            vectors[begin:end, 0] = self._row(slot, int(batch.starts[row]), tokens[begin:end])
+            found = nearest(int(vectors[end - 1, 0]) % VOCAB, masks.get(row))
+            drawn.append(found if row in drawing else -1)
+            if row in drawing:
                 self.slots.last_tokens[slot] = found
+        pooled = pool(batch, self.slots, lambda begin, end: [vectors[begin:end]])
         self.fault(batch, tokens)
         got = np.array(drawn, np.int32)
         none = (None,) * batch.rows
         seconds = 0.001 * len(batch.tokens)
-        return StepOutput(batch.step, got, (got >= 0).astype(np.int32), none, ((),) * batch.rows, seconds=seconds)
+        accepted = (got >= 0).astype(np.int32)
+        return StepOutput(
+            batch.step, got, accepted, none, ((),) * batch.rows, seconds=seconds, embeddings=pooled.embeddings
+        )
 
     def _row(self, slot, start, tokens):
+        """The hidden value at the last position of a row; at each position, if that is asked for."""
+        every = self.slots[slot].sampling.pooling is not None
+        positions = range(start if every else start + len(tokens) - 1, start + len(tokens))
         parts = []
         for n, group in enumerate(self.groups):
             row = self.slots.page_rows[n][slot]
@@ -110,17 +132,21 @@ class ByteExecutor:
                 for at, token in enumerate(tokens, start):
                     for pieces in self._pieces(n, row[at // self.page_tokens]):
                         pieces[:, at % self.page_tokens] = token
-                end = start + len(tokens)
-                seen = range(max(0, end - group.window) if group.window else 0, end)
-                parts.append(of_tokens([self._token(n, row, at) for at in seen]))
+                parts.append([self._seen(n, row, at + 1) for at in positions])
                 continue
             value = 1 if not start else int(self._pieces(n, row[READ])[0].reshape(-1)[:2].view("<u2")[0])
+            values = []
             for token in tokens:
                 value = mixed(value, token)
+                values.append(value)
             for pieces in self._pieces(n, row[WRITE]):
                 pieces.reshape(-1, 2)[:] = np.array([value], "<u2").view(np.uint8)
-            parts.append(value)
-        return of_tokens([part % VOCAB for part in parts]) % VOCAB
+            parts.append(values[-len(positions) :])
+        return [of_tokens([part % VOCAB for part in at]) for at in zip(*parts, strict=True)]
+
+    def _seen(self, n, row, end):
+        window = self.groups[n].window
+        return of_tokens([self._token(n, row, at) for at in range(max(0, end - window) if window else 0, end)])
 
     def _pieces(self, group, handle):
         return self.forms[group].pieces(self.buffer, int(self.tables[group][handle]))

@@ -43,6 +43,7 @@ class Result:
     prompt_logprobs: list | None = None
     cached_tokens: int | None = None
     finish: object = None
+    embedding: np.ndarray | None = None
 
 
 def collect(engine, results, deltas):
@@ -57,6 +58,9 @@ def collect(engine, results, deltas):
         if delta.cached_tokens is not None:
             assert result.cached_tokens is None
             result.cached_tokens = delta.cached_tokens
+        if delta.embedding is not None:
+            assert (delta.tokens, delta.finish.reason) == ([], "stop")
+            result.embedding = np.frombuffer(delta.embedding, "<f4")
         result.finish = delta.finish
 
 
@@ -119,6 +123,14 @@ def record_logits(engine):
 def reference_logits(model, tokens):
     """float32 [len(tokens), vocab]: Transformers' logits after each token."""
     return model(input_ids=torch.tensor([tokens]), use_cache=False).logits[0].float().numpy()
+
+
+@torch.no_grad()
+def reference_embedding(model, tokens, pooling):
+    """float32 [hidden]: the mean, or the last, of Transformers' normalized hidden vectors."""
+    trunk = getattr(model, model.base_model_prefix)
+    hidden = trunk(input_ids=torch.tensor([tokens]), use_cache=False).last_hidden_state[0].double()
+    return (hidden.mean(0) if pooling == "mean" else hidden[-1]).float().numpy()
 
 
 def assert_matches_reference(model, prompts, results, logits, *, atol=1e-3, near=1e-3):

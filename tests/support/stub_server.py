@@ -52,7 +52,7 @@ def replica(down, up, step_seconds):  # noqa: PLR0912 - one branch a message
     def send(message):
         push.send(msgspec.msgpack.encode(message))
 
-    send(Hello(ReplicaInfo("stub", "stub", 1, 4096, 4096, 16, 256, 49152, 64)))
+    send(Hello(ReplicaInfo("stub", "stub", 1, 4096, 4096, 16, 256, 49152, 64, 576)))
     beat = 0.0
     while True:
         while pull.poll(0 if running else 50):

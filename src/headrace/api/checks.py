@@ -11,7 +11,8 @@ import msgspec
 from headrace.api.anthropic.checks import check_count_tokens, check_messages
 from headrace.api.anthropic.request import CountTokensRequest, MessagesRequest
 from headrace.api.chat import ChatRequest
-from headrace.api.completions import MAX_PROMPTS, CompletionRequest
+from headrace.api.completions import CompletionRequest
+from headrace.api.embeddings import EmbeddingRequest
 from headrace.api.errors import bad_request, unsupported
 from headrace.api.fields import (
     INT32_MAX,
@@ -21,6 +22,7 @@ from headrace.api.fields import (
     StreamOptions,
 )
 from headrace.api.messages import AssistantMessage, Message
+from headrace.api.prompts import check_prompts
 from headrace.api.responses.checks import check_input_tokens, check_response
 from headrace.api.responses.request import InputTokensRequest, ResponsesRequest
 from headrace.api.rules import check_choice, check_refused, check_tools, deeper_than
@@ -91,7 +93,7 @@ def _check_forms(request: SamplingFields, others: list[str]) -> None:
 def _check_completion(request: CompletionRequest) -> None:
     check_refused(request)
     _check_sampling(request)
-    _check_prompt(request.prompt)
+    check_prompts(request.prompt, "prompt")
     if request.best_of is not None and request.best_of != (request.n or 1):
         raise unsupported(
             "best_of", "Choosing among more candidates than are returned is not supported: best_of must equal n."
@@ -155,27 +157,10 @@ def _check_template(add: bool | None, go_on: bool | None, variables: dict[str, A
         )
 
 
-def _check_prompt(prompt: str | list[Any]) -> None:
-    if len(prompt) == 0:
-        raise bad_request("The prompt is empty.", param="prompt")
-    if isinstance(prompt, str):
-        return
-    kind = type(prompt[0])
-    for i, item in enumerate(prompt):
-        if type(item) is not kind:
-            raise bad_request(
-                "A prompt list holds strings, or token ids, or lists of token ids, and one kind only.",
-                param=f"prompt[{i}]",
-            )
-        if kind is not int and len(item) == 0:
-            raise bad_request("The prompt is empty.", param=f"prompt[{i}]")
-    if kind is not int and len(prompt) > MAX_PROMPTS:
-        raise bad_request(f"At most {MAX_PROMPTS} prompts in one request, got {len(prompt)}.", param="prompt")
-
-
 _CHECKS: dict[type[msgspec.Struct], Callable[[Any], None]] = {
     ChatRequest: _check_chat,
     CompletionRequest: _check_completion,
+    EmbeddingRequest: lambda request: check_prompts(request.input, "input"),
     TokenizeRequest: _check_tokenize,
     DetokenizeRequest: lambda _: None,
     ResponsesRequest: check_response,

@@ -2,40 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 from msgspec import Meta
 
-from headrace.api.fields import MAX_LOGPROBS, SamplingFields, TokenId, refused
+from headrace.api.fields import MAX_LOGPROBS, SamplingFields, refused
+from headrace.api.prompts import Prompts, one_by_one
 
 DEFAULT_MAX_TOKENS = 16
-MAX_PROMPTS = 2048
-
-# A union may hold one kind of array for the decoder, and four for the reader: the check tells them apart.
-PROMPT_SCHEMA: dict[str, Any] = {
-    "anyOf": [
-        {"type": "string", "minLength": 1},
-        {"type": "array", "minItems": 1, "maxItems": MAX_PROMPTS, "items": {"type": "string", "minLength": 1}},
-        {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}},
-        {
-            "type": "array",
-            "minItems": 1,
-            "maxItems": MAX_PROMPTS,
-            "items": {
-                "type": "array",
-                "minItems": 1,
-                "items": {"type": "integer", "minimum": 0, "maximum": 2**31 - 1},
-            },
-        },
-    ]
-}
 
 
 class CompletionRequest(SamplingFields, frozen=True, kw_only=True):
     """The body of ``/v1/completions`` (OpenAI API reference, "Create completion", plus extensions)."""
 
     prompt: Annotated[
-        str | list[str | TokenId | list[TokenId]],
+        Prompts,
         Meta(
             description="A string, a list of strings, a list of token ids, or a list of lists of token ids.",
             examples=["Once upon a time"],
@@ -57,13 +38,12 @@ class CompletionRequest(SamplingFields, frozen=True, kw_only=True):
         Any, refused([None, ""], 'Filling in the middle is not supported: leave suffix out or send "".')
     ] = None
 
-    def prompts(self) -> list[str | list[int]]:
-        """The prompts one by one; choice ``p * n + s`` of the answer is sample ``s`` of prompt ``p``."""
-        if isinstance(self.prompt, str):
-            return [self.prompt]
-        if self.prompt and isinstance(self.prompt[0], int):
-            return [cast("list[int]", self.prompt)]
-        return cast("list[str | list[int]]", self.prompt)
+    def prompts(self) -> list[tuple[str, str | list[int]]]:
+        """The prompts one by one, each with the name that errors give it.
+
+        Choice ``p * n + s`` of the answer is sample ``s`` of prompt ``p``.
+        """
+        return one_by_one(self.prompt, "prompt")
 
     def sampling(self) -> dict[str, Any]:
         """Keyword arguments for ``SamplingParams``: only what was given, and ``max_tokens`` always (default 16)."""

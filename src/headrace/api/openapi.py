@@ -95,6 +95,7 @@ def _generation_paths(served: Served) -> dict[str, Any]:
         "createChatCompletion", "Answer a chat", "Generation", chunked("ChatCompletion", "ChatCompletionChunk")
     )
     text = operation("createCompletion", "Continue a text", "Generation", chunked("Completion", "Completion"))
+    embed = operation("createEmbedding", "Turn texts into vectors", "Embeddings", "EmbeddingList")
     question = [{"role": "user", "content": "Name three rivers."}]
     return {
         "/v1/chat/completions": post(
@@ -119,6 +120,12 @@ def _generation_paths(served: Served) -> dict[str, Any]:
                 "text": {"model": model, "prompt": "Once upon a time", "max_tokens": 16},
                 "scored": {"model": model, "prompt": [1, 2, 3], "max_tokens": 1, "echo": True, "logprobs": 2},
             },
+            ("404",),
+        ),
+        "/v1/embeddings": post(
+            embed,
+            "EmbeddingRequest",
+            {"texts": {"model": model, "input": ["The river rises in the Alps.", "It ends in the sea."]}},
             ("404",),
         ),
     }

@@ -18,6 +18,7 @@ from headrace.api.blame import UnknownField, blame, render
 from headrace.api.chat import ChatRequest
 from headrace.api.checks import check
 from headrace.api.completions import CompletionRequest
+from headrace.api.embeddings import EmbeddingRequest
 from headrace.api.errors import ApiError, bad_request
 from headrace.api.responses.items import with_types
 from headrace.api.responses.request import InputTokensRequest, ResponsesRequest
@@ -71,6 +72,11 @@ def parse_chat(body: bytes, *, lenient: bool = False) -> Parsed[ChatRequest]:
 def parse_completion(body: bytes, *, lenient: bool = False) -> Parsed[CompletionRequest]:
     """Parse a body of ``/v1/completions``; raises ``ApiError``."""
     return parse(body, CompletionRequest, lenient=lenient)
+
+
+def parse_embedding(body: bytes, *, lenient: bool = False) -> Parsed[EmbeddingRequest]:
+    """Parse a body of ``/v1/embeddings``; raises ``ApiError``."""
+    return parse(body, EmbeddingRequest, lenient=lenient)
 
 
 def parse_tokenize(body: bytes, *, lenient: bool = False) -> Parsed[TokenizeRequest]:
@@ -164,7 +170,10 @@ def _remove(tree: Any, problem: UnknownField) -> None:
 
 
 def _make_whole(tree: Any) -> bool:
-    """Turn every float without a fraction into an integer, in place, outside free-form values; whether any was."""
+    """Turn every float without a fraction into an integer, in place, outside free-form values; whether any was.
+
+    The ``input`` of a request is none; those of tool calls are.
+    """
     changed = False
     stack = [tree]
     while stack:
@@ -173,7 +182,7 @@ def _make_whole(tree: Any) -> bool:
             if isinstance(value, float) and value.is_integer() and abs(value) <= _EXACT:
                 node[key] = int(value)
                 changed = True
-            elif isinstance(value, dict | list) and key not in _FREE_FORM:
+            elif isinstance(value, dict | list) and (key not in _FREE_FORM or (node is tree and key == "input")):
                 stack.append(value)
     return changed
 

@@ -22,9 +22,11 @@ from headrace.api.anthropic.events import MessageEvent
 from headrace.api.anthropic.message import AnthropicMessage, ModelInfo, ModelInfoList, TokenCount
 from headrace.api.anthropic.request import CountTokensRequest, MessagesRequest
 from headrace.api.chat import ChatRequest
-from headrace.api.completions import PROMPT_SCHEMA, CompletionRequest
+from headrace.api.completions import CompletionRequest
+from headrace.api.embeddings import EmbeddingList, EmbeddingRequest
 from headrace.api.errors import ErrorBody
 from headrace.api.fields import INT32_MAX, RESERVED_VARIABLES
+from headrace.api.prompts import PROMPTS_SCHEMA
 from headrace.api.responses.events import StreamEvent
 from headrace.api.responses.output import DeletedResponse, InputItemList, InputTokens, Response
 from headrace.api.responses.request import LOGPROBS, InputTokensRequest, ResponsesRequest
@@ -35,6 +37,7 @@ Schema = dict[str, Any]
 REQUESTS = (
     ChatRequest,
     CompletionRequest,
+    EmbeddingRequest,
     TokenizeRequest,
     DetokenizeRequest,
     ResponsesRequest,
@@ -46,6 +49,7 @@ ANSWERS = (
     answers.ChatCompletion,
     answers.ChatCompletionChunk,
     answers.Completion,
+    EmbeddingList,
     answers.Model,
     answers.ModelList,
     answers.Tokenized,
@@ -75,6 +79,7 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
         models: Names that ``model`` may have; empty: any string.
         vocab_size: Token ids are below it.
         context_length: Most tokens of prompt and answer together.
+        hidden_size: Numbers of an embedding.
         auth: Whether a key is needed.
         lenient: Whether unknown fields are ignored rather than refused.
     """
@@ -82,6 +87,7 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
     models: tuple[str, ...] = ()
     vocab_size: int | None = None
     context_length: int | None = None
+    hidden_size: int | None = None
     auth: bool = False
     lenient: bool = False
 
@@ -205,7 +211,8 @@ def _state_rules(schemas: dict[str, Schema]) -> None:
     for name, rules in _RULES.items():
         schemas[name]["allOf"] = copy.deepcopy(rules)
     schemas["MessageItem"]["required"].remove("type")
-    schemas["CompletionRequest"]["properties"]["prompt"].update(copy.deepcopy(PROMPT_SCHEMA))
+    for name, field in (("CompletionRequest", "prompt"), ("EmbeddingRequest", "input")):
+        schemas[name]["properties"][field].update(copy.deepcopy(PROMPTS_SCHEMA))
     for name in ("ChatRequest", "CompletionRequest"):
         _object_of(schemas[name], "logit_bias")["propertyNames"] = {"pattern": decimals_below(INT32_MAX + 1)}
     for name in ("ChatRequest", "TokenizeRequest"):
@@ -231,12 +238,15 @@ def _narrow(schemas: dict[str, Schema], served: Served) -> None:
             ("ChatRequest", "stop_token_ids"),
             ("CompletionRequest", "stop_token_ids"),
             ("CompletionRequest", "prompt"),
+            ("EmbeddingRequest", "input"),
             ("DetokenizeRequest", "tokens"),
         ):
             _lower_maximum(schemas[request]["properties"][name], served.vocab_size - 1)
         for request in ("ChatRequest", "CompletionRequest"):
             bias = _object_of(schemas[request], "logit_bias")
             bias["propertyNames"] = {"pattern": decimals_below(served.vocab_size)}
+    if served.hidden_size is not None:
+        schemas["EmbeddingRequest"]["properties"]["dimensions"]["enum"] = [served.hidden_size, None]
     if served.context_length is not None:
         for request, name in (
             ("ChatRequest", "max_tokens"),

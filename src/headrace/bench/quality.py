@@ -132,7 +132,8 @@ def _pieces(checkpoint: Checkpoint, text: str, tokens: int, context: int) -> lis
 
 
 def _compiled(checkpoint: Checkpoint, spec: ModelSpec, recipe: Recipe, context: int, threads: int | None) -> Scorer:
-    from headrace.runtime.compiled import CompiledExecutor, load_compiled
+    from headrace.runtime.compiled import CompiledExecutor
+    from headrace.runtime.loaded_model import load_compiled
 
     loaded = load_compiled(checkpoint, spec, recipe, threads)
     state = _memory(context, loaded.model.pages)

@@ -7,25 +7,25 @@ import time
 from collections import deque
 from collections.abc import Iterable
 
+import msgspec
 import numpy as np
 
-from headrace.engine.arrival import prefix_key, sequences_of
+from headrace.engine.arrival import check_message, constraints_of, prefix_key, sequences_of
 from headrace.engine.constraint import ConstraintFactory, TokenConstraint
 from headrace.engine.guidance import FREE, Guidance, Guide
 from headrace.engine.inspection import describe
 from headrace.engine.messages import CLOSE_SECONDS, EngineStats, Finish, Generate, PositionLogprobs, TokenDelta
-from headrace.engine.outcome import finish_of, position_logprobs
+from headrace.engine.outcome import finish_of, position_logprobs, timeline_of
 from headrace.engine.plan import Planned
 from headrace.engine.sampling_params import SamplingParams
 from headrace.engine.scheduler import Scheduler, SchedulerLimits
 from headrace.engine.sequence import Sequence
 from headrace.engine.totals import Totals
-from headrace.engine.validation import check_request
 from headrace.errors import HeadraceError, InvalidInput
 from headrace.memory.behind import Tiers
 from headrace.memory.state_memory import StateMemory
 from headrace.models.spec import ModelSpec
-from headrace.runtime.batch import Executor, IntArray, StepOutput, Ticket
+from headrace.runtime.batch import Executor, FloatArray, IntArray, StepOutput, Ticket
 
 log = logging.getLogger(__name__)
 
@@ -105,12 +105,12 @@ class Engine:
         """
         prompt = np.frombuffer(message.prompt, np.dtype("<i4"))
         try:
-            check_request(prompt, message.params, vocab_size=self.spec.vocab_size, context_length=self.context_length)
+            check_message(message, prompt, vocab_size=self.spec.vocab_size, context_length=self.context_length)
             if message.request in self._requests:
                 raise InvalidInput(f"request {message.request} is already running", field="request")
             if self._would_be_late(message, prompt):
                 return _refused(message, Finish("late"))
-            constraints = [self._constraint_for(message.params) for _ in range(message.params.n)]
+            constraints = constraints_of(message, self._constraint_for)
         except HeadraceError as error:
             return _refused(message, Finish("error", message=str(error)))
         if not self._requests and not self._submitted:
@@ -249,6 +249,8 @@ class Engine:
                 sequence.prompt_logprobs += [position_logprobs(x) for x in output.prompt_logprobs[row]]
             if accepted[row]:
                 deltas.append(self._advance(sequence, row, tokens[row], output))
+            elif row in output.embeddings:
+                deltas.append(self._embed(sequence, output.embeddings[row]))
         return deltas
 
     def _advance(self, sequence: Sequence, row: int, token: int, output: StepOutput) -> TokenDelta:
@@ -273,13 +275,23 @@ class Engine:
         self._totals.output_tokens += len(tokens) - 1
         return finish
 
+    def _embed(self, sequence: Sequence, vector: FloatArray) -> TokenDelta:
+        """End a sequence with the embedding that was made of it."""
+        sequence.prefill_done = sequence.last_token = time.monotonic()
+        self._count_prompt(sequence)
+        delta = self._end(sequence, [], None, Finish("stop", timeline=timeline_of(sequence)), first=True)
+        return msgspec.structs.replace(delta, embedding=vector.astype("<f4").tobytes())
+
+    def _count_prompt(self, sequence: Sequence) -> None:
+        if sequence.index == 0:
+            self._totals.prompt_tokens += sequence.prompt_length
+            self._totals.cached_tokens += sequence.cached_tokens or 0
+
     def _take(self, sequence: Sequence, token: int) -> None:
         now = time.monotonic()
         if sequence.first_token is None:
             sequence.prefill_done = sequence.first_token = now
-            if sequence.index == 0:
-                self._totals.prompt_tokens += sequence.prompt_length
-                self._totals.cached_tokens += sequence.cached_tokens or 0
+            self._count_prompt(sequence)
         sequence.last_token = now
         sequence.tokens[sequence.known] = token
         sequence.known += 1

@@ -12,6 +12,7 @@ import msgspec
 
 from headrace.engine.sampling_params import SamplingParams
 from headrace.engine.timeline import Timeline
+from headrace.runtime.batch import Pooling
 
 FinishReason = Literal["stop", "length", "abort", "late", "error"]
 
@@ -19,7 +20,7 @@ CLOSE_SECONDS = 10.0  # that a replica takes at most to write prefixes to disk a
 
 
 class Generate(msgspec.Struct, frozen=True, tag=True):
-    """Generate ``params.n`` samples after a prompt.
+    """Generate ``params.n`` samples after a prompt, or embed it.
 
     Attributes:
         request: Number chosen by the sender, unique while the replica lives.
@@ -32,6 +33,8 @@ class Generate(msgspec.Struct, frozen=True, tag=True):
         tenant: Whose share of the engine it is served from.
         priority: Lower is more urgent; it may preempt what is less so.
         deadline: Stamp by which the first token is wanted; the request is refused as soon as that cannot be expected.
+        pooling: An embedding of the prompt is wanted in place of tokens, made like this; of the parameters only ``n``
+            then counts, which is 1.
     """
 
     request: int
@@ -44,6 +47,7 @@ class Generate(msgspec.Struct, frozen=True, tag=True):
     tenant: str = ""
     priority: int = 0
     deadline: float | None = None
+    pooling: Pooling | None = None
 
 
 class Abort(msgspec.Struct, frozen=True, tag=True):
@@ -75,6 +79,7 @@ class ReplicaInfo(msgspec.Struct, frozen=True):
         pages: Pages in all.
         vocab_size: Token ids are below it.
         max_running: Sequences that run at once.
+        hidden_size: Numbers of an embedding.
     """
 
     model: str
@@ -86,6 +91,7 @@ class ReplicaInfo(msgspec.Struct, frozen=True):
     pages: int
     vocab_size: int
     max_running: int
+    hidden_size: int
 
 
 class Hello(msgspec.Struct, frozen=True, tag=True):
@@ -157,8 +163,8 @@ class Finish(msgspec.Struct, frozen=True, omit_defaults=True):
     """How a sample ended.
 
     Attributes:
-        reason: ``stop`` (end of sequence or grammar, stop token or stop string), ``length``, ``abort``, ``late``
-            (refused, for the first token cannot be expected by its deadline) or ``error``.
+        reason: ``stop`` (end of sequence or grammar, stop token or stop string; an embedding), ``length``, ``abort``,
+            ``late`` (refused, for the first token cannot be expected by its deadline) or ``error``.
         stop: The stop string or stop token id that ended it; None for end of sequence, or of what a grammar allows.
         hidden_tokens: Trailing output tokens (0 or 1) that ended it and are no part of the text.
         message: For ``error``.
@@ -183,6 +189,7 @@ class TokenDelta(msgspec.Struct, frozen=True, omit_defaults=True):
         prompt_logprobs: Entries for prompt positions 1, 2, …; with the first delta, where asked for.
         cached_tokens: Prompt tokens that were not computed; with the first delta.
         finish: Set on the sample's last delta.
+        embedding: float32 little-endian [hidden]; with the only delta of a prompt that was to be embedded.
     """
 
     request: int
@@ -192,6 +199,7 @@ class TokenDelta(msgspec.Struct, frozen=True, omit_defaults=True):
     prompt_logprobs: list[PositionLogprobs] | None = None
     cached_tokens: int | None = None
     finish: Finish | None = None
+    embedding: bytes | None = None
 
 
 class StepReport(msgspec.Struct, frozen=True, tag=True):

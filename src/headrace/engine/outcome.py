@@ -10,7 +10,7 @@ from headrace.engine.messages import Finish, PositionLogprobs
 from headrace.engine.sampling_params import SamplingParams
 from headrace.engine.sequence import Sequence
 from headrace.engine.timeline import Timeline
-from headrace.runtime.batch import SlotSampling, TokenLogprobs
+from headrace.runtime.batch import Pooling, SlotSampling, TokenLogprobs
 
 
 def seed_of(params: SamplingParams) -> int:
@@ -18,8 +18,12 @@ def seed_of(params: SamplingParams) -> int:
     return secrets.randbits(63) if params.seed is None else params.seed
 
 
-def slot_sampling(params: SamplingParams, seed: int, index: int, stop_ids: frozenset[int]) -> SlotSampling:
-    """The executor's part of the sampling parameters."""
+def slot_sampling(
+    params: SamplingParams, seed: int, index: int, stop_ids: frozenset[int], pooling: Pooling | None = None
+) -> SlotSampling:
+    """The executor's part of the sampling parameters; of a prompt that is to be embedded, how."""
+    if pooling is not None:
+        return SlotSampling(pooling=pooling)
     return SlotSampling(
         temperature=params.temperature,
         top_k=max(params.top_k, 0),

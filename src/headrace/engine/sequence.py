@@ -41,7 +41,7 @@ class Sequence:
         params: The request's sampling parameters.
         sampling: The executor's part of them.
         stop_ids: Tokens that end the output.
-        limit: Most tokens, prompt included.
+        limit: Most tokens, prompt included; an embedding counts as one that is drawn.
         root: Of the prefix tree, where what it shares is kept.
         tenant: Whose share it is served from.
         priority: Lower is more urgent.
@@ -153,5 +153,5 @@ class Sequence:
 
     @property
     def can_share_prompt(self) -> bool:
-        """Whether a cached prefix may stand in for computing the prompt: not if its log probabilities are asked."""
-        return self.sampling.prompt_logprobs is None
+        """Whether a cached prefix may stand in for computing the prompt: not if something is wanted of each token."""
+        return self.sampling.prompt_logprobs is None and self.sampling.pooling != "mean"

@@ -8,7 +8,13 @@ from headrace.runtime.batch import IntArray
 
 
 def check_request(
-    prompt: IntArray, params: SamplingParams, *, vocab_size: int, context_length: int, field: str = "prompt"
+    prompt: IntArray,
+    params: SamplingParams,
+    *,
+    vocab_size: int,
+    context_length: int,
+    field: str = "prompt",
+    answered: bool = True,
 ) -> None:
     """Refuse what the engine could not run.
 
@@ -16,18 +22,19 @@ def check_request(
         prompt: int32 [n] token ids.
         params: Valid in themselves; checked here against the model.
         vocab_size: Token ids are below it.
-        context_length: Most tokens of a sequence; a prompt leaves room for at least one more.
+        context_length: Most tokens of a sequence.
         field: What the caller calls the prompt.
+        answered: Whether room for at least one token more must be left; not if the prompt is only embedded.
 
     Raises:
         InvalidInput: With the field, and code ``context_length_exceeded`` where it is about length.
     """
     if not len(prompt):
         raise InvalidInput("the prompt is empty: it needs at least one token", field=field)
-    if len(prompt) >= context_length:
+    if len(prompt) + answered > context_length:
+        why = ", of which the answer needs at least one" if answered else ""
         raise InvalidInput(
-            f"the prompt has {len(prompt)} tokens; this model's context is {context_length} tokens, "
-            "of which the answer needs at least one",
+            f"the prompt has {len(prompt)} tokens; this model's context is {context_length} tokens{why}",
             field=field,
             code="context_length_exceeded",
         )

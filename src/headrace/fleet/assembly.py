@@ -101,6 +101,7 @@ def build_engine(
         pages=memory.pools[0].capacity,
         vocab_size=spec.vocab_size,
         max_running=options.max_running,
+        hidden_size=spec.hidden_size,
     )
     return engine, info
 
@@ -170,7 +171,8 @@ def _prepare_eager(options: EngineOptions, checkpoint: Checkpoint, spec: ModelSp
 def _prepare_compiled(options: EngineOptions, checkpoint: Checkpoint, spec: ModelSpec, progress: Progress) -> _Prepared:
     from headrace.compiler.native.cpu import cpu_features
     from headrace.runtime.artifacts import program_key
-    from headrace.runtime.compiled import CompiledExecutor, load_compiled
+    from headrace.runtime.compiled import CompiledExecutor
+    from headrace.runtime.loaded_model import load_compiled
 
     recipe = recipe_named(options.recipe, options.numerics)
     loaded = load_compiled(checkpoint, spec, recipe, options.threads, progress)

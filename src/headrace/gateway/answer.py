@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Any, Protocol, TypeVar
 
@@ -46,6 +46,7 @@ class AnsweredSample:
         self.prompt_logprobs: list[PositionLogprobs] | None = None
         self.cached_tokens = 0
         self.finish: Finish | None = None
+        self.embedding = b""
 
     def add(self, delta: SampleDelta) -> None:
         """Take a delta."""
@@ -56,6 +57,7 @@ class AnsweredSample:
         self.prompt_logprobs = delta.prompt_logprobs or self.prompt_logprobs
         self.cached_tokens = delta.cached_tokens or self.cached_tokens
         self.finish = delta.finish or self.finish
+        self.embedding = delta.embedding or self.embedding
 
     @property
     def text(self) -> str:
@@ -157,8 +159,32 @@ async def serve(
         ApiError: 429 or 503 before it begins; 503 or 500 when the engine fails.
         ClientDisconnect: The client of an answer that is not streamed went away.
     """
+    if not stream:
+        return await serve_whole(http, services, answer, warning=warning, body=shape.whole)
+    steps, close = _begin(http, services, answer)
+    keep_alive, headers = services.config.keep_alive, _warned(warning)
+    return EventStream(shape.events(steps), keep_alive=keep_alive, headers=headers, on_close=close)
+
+
+async def serve_whole(
+    http: Request, services: Services, answer: Answer, *, warning: str | None, body: Callable[[], bytes]
+) -> Response:
+    """Run an answer's jobs and send its body once all have ended; raises what ``serve`` raises."""
+    steps, close = _begin(http, services, answer)
+    try:
+        await until_disconnected(http, _exhaust(steps))
+        return json_response(body(), _warned(warning))
+    finally:
+        await close()
+
+
+def _begin(
+    http: Request, services: Services, answer: Answer
+) -> tuple[AsyncGenerator[list[SampleDelta], None], Callable[[], Awaitable[None]]]:
+    """Admit an answer's jobs: what they give, and what is to be awaited at the end, however that comes."""
     generator, samples = services.generator, len(answer.samples)
     generator.admit(samples)
+    steps = answer.follow(generator.run(answer.jobs))
 
     async def close() -> None:
         try:
@@ -167,15 +193,11 @@ async def serve(
             generator.release(samples)
             http.state.log.update(answer.log_fields())
 
-    headers = {} if warning is None else {"X-Headrace-Warning": warning}
-    steps = answer.follow(generator.run(answer.jobs))
-    if stream:
-        return EventStream(shape.events(steps), keep_alive=services.config.keep_alive, headers=headers, on_close=close)
-    try:
-        await until_disconnected(http, _exhaust(steps))
-        return json_response(shape.whole(), headers)
-    finally:
-        await close()
+    return steps, close
+
+
+def _warned(warning: str | None) -> dict[str, str]:
+    return {} if warning is None else {"X-Headrace-Warning": warning}
 
 
 async def _exhaust(steps: AsyncIterator[list[SampleDelta]]) -> None:

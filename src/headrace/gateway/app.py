@@ -25,6 +25,7 @@ from headrace.errors import InvalidInput
 from headrace.gateway.chat import Chat
 from headrace.gateway.completions import Completions
 from headrace.gateway.config import GatewayConfig
+from headrace.gateway.embeddings import Embeddings
 from headrace.gateway.front import CLIENT_CLOSED, Front, Guard
 from headrace.gateway.generation import Generator
 from headrace.gateway.grammars import Grammars
@@ -101,6 +102,7 @@ def _routes(services: Services) -> list[Route]:
     return [
         Route("/v1/chat/completions", Chat(services).__call__, methods=post),
         Route("/v1/completions", Completions(services).__call__, methods=post),
+        Route("/v1/embeddings", Embeddings(services).__call__, methods=post),
         Route("/v1/responses", CreateResponse(services).__call__, methods=post),
         Route("/v1/responses/input_tokens", stored.input_tokens, methods=post),
         Route("/v1/responses/{id}", stored.one, methods=["GET", "DELETE"]),

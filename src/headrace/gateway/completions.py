@@ -20,8 +20,9 @@ from headrace.gateway.conversations import answer_form
 from headrace.gateway.generation import Job, SampleDelta
 from headrace.gateway.http import read_body
 from headrace.gateway.logprobs import CompletionLogprobsWriter, Echo
+from headrace.gateway.prompts import prompts_of
 from headrace.gateway.services import Services
-from headrace.text.prompt import Prompt, text_prompt, token_prompt
+from headrace.text.prompt import Prompt
 from headrace.text.tokenizer import Tokenizer
 
 
@@ -42,9 +43,9 @@ class Completions:
         grammar = await tokenized(len(body), services.text.answer_grammar, form)
         await services.grammars.check(grammar, form.field)
         params = SamplingParams(**request.sampling(), grammar=grammar)
-        prompts = await tokenized(len(body), _prompts, services, request)
-        for i, prompt in enumerate(prompts):
-            field = f"prompt[{i}]" if len(prompts) > 1 else "prompt"
+        given = request.prompts()
+        prompts = await tokenized(len(body), prompts_of, services, given)
+        for (field, _), prompt in zip(given, prompts, strict=True):
             services.generator.check(prompt, params, explicit_max=request.max_tokens, fields=(field, "max_tokens"))
         jobs = [Job.of(request, prompt, params, received, http.state.tenant) for prompt in prompts]
         answer = Answer(jobs, wants_timings=bool(request.timings))
@@ -56,21 +57,6 @@ class Completions:
             stream=bool(request.stream),
             shape=_Shape(services, request, answer),
         )
-
-
-def _prompts(services: Services, request: CompletionRequest) -> list[Prompt]:
-    tokenizer, info = services.tokenizer, services.replica.info
-    vocab_size = None if info is None else info.vocab_size
-    given = request.prompts()
-    several = isinstance(request.prompt, list) and not isinstance(request.prompt[0], int)
-    prompts = []
-    for i, prompt in enumerate(given):
-        field = f"prompt[{i}]" if several else "prompt"
-        if isinstance(prompt, str):
-            prompts.append(text_prompt(tokenizer, prompt, field=field))
-        else:
-            prompts.append(token_prompt(tokenizer, prompt, field=field, vocab_size=vocab_size))
-    return prompts
 
 
 def _echo(tokenizer: Tokenizer, prompt: Prompt) -> Echo:

@@ -21,6 +21,7 @@ from headrace.gateway.config import GatewayConfig
 from headrace.gateway.metrics import Metrics
 from headrace.gateway.replica import Replica, ReplicaGone, ReplicaState
 from headrace.gateway.tool_calls import NOTHING_TO_CHECK, ArgumentCheck, CallIds, count_calls
+from headrace.runtime.batch import Pooling
 from headrace.text.formats.pieces import MessagePiece
 from headrace.text.model_text import ModelText
 from headrace.text.prompt import Prompt
@@ -65,6 +66,7 @@ class Job:
         deadline: Stamp by which the first token is wanted, or the request is to be refused.
         form: How the answer is taken apart; None: it is plain text.
         check: Judges the arguments of calls.
+        pooling: An embedding is wanted, made like this; None: an answer.
     """
 
     prompt: Prompt
@@ -77,6 +79,7 @@ class Job:
     deadline: float | None = None
     form: MessageForm | None = None
     check: ArgumentCheck = NOTHING_TO_CHECK
+    pooling: Pooling | None = None
 
     @classmethod
     def of(
@@ -88,6 +91,7 @@ class Job:
         tenant: str | None,
         form: MessageForm | None = None,
         check: ArgumentCheck = NOTHING_TO_CHECK,
+        pooling: Pooling | None = None,
     ) -> Job:
         """The job of a request whose prompt was just tokenized.
 
@@ -106,6 +110,7 @@ class Job:
             deadline=None if request.deadline_ms is None else received + request.deadline_ms / 1000,
             form=form,
             check=check,
+            pooling=pooling,
         )
 
 
@@ -122,6 +127,7 @@ class SampleDelta:
         cached_tokens: With the first delta.
         finish: With the last delta.
         reasoning_tokens: How many of all tokens so far were reasoning.
+        embedding: With the only delta of an embedding; see ``TokenDelta``.
     """
 
     choice: int
@@ -132,6 +138,7 @@ class SampleDelta:
     cached_tokens: int | None = None
     finish: Finish | None = None
     reasoning_tokens: int = 0
+    embedding: bytes | None = None
 
     @property
     def text(self) -> str:
@@ -164,7 +171,13 @@ class Generator:
         return self._admitted
 
     def check(
-        self, prompt: Prompt, params: SamplingParams, *, explicit_max: int | None, fields: tuple[str, str]
+        self,
+        prompt: Prompt,
+        params: SamplingParams,
+        *,
+        explicit_max: int | None = None,
+        fields: tuple[str, str],
+        answered: bool = True,
     ) -> None:
         """Refuse what the engine could not run, before it gets there.
 
@@ -173,6 +186,7 @@ class Generator:
             params: How to sample.
             explicit_max: The caller's own ``max_tokens``, which must fit; None: none was given.
             fields: What the caller calls prompt and ``max_tokens``.
+            answered: Whether an answer needs room behind the prompt; not if it is only embedded.
 
         Raises:
             InvalidInput: With the field.
@@ -182,7 +196,14 @@ class Generator:
         if info is None:
             raise self._not_ready()
         tokens = np.asarray(prompt.tokens, np.int32)
-        check_request(tokens, params, vocab_size=info.vocab_size, context_length=info.context_length, field=fields[0])
+        check_request(
+            tokens,
+            params,
+            vocab_size=info.vocab_size,
+            context_length=info.context_length,
+            field=fields[0],
+            answered=answered,
+        )
         check_room(len(tokens), params.min_tokens, context_length=info.context_length, field="min_tokens")
         if explicit_max is not None:
             check_room(len(tokens), explicit_max, context_length=info.context_length, field=fields[1])
@@ -292,6 +313,7 @@ class _Sample:
             cached_tokens=delta.cached_tokens,
             finish=finish,
             reasoning_tokens=self._stream.reasoning_tokens,
+            embedding=delta.embedding,
         )
 
 
@@ -307,4 +329,5 @@ def _message(job: Job, routed: float) -> Generate:
         tenant=job.tenant,
         priority=job.priority,
         deadline=job.deadline,
+        pooling=job.pooling,
     )

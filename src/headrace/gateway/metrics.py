@@ -26,7 +26,9 @@ class Metrics:
         self.stored = self._gauge("stored_responses", "Responses that may be read again and continued.")
         self.stored_bytes = self._gauge("stored_responses_bytes", "Memory that they take.")
 
-        self.prompt_tokens = self._counter("prompt_tokens", "Prompt tokens of samples that got a first token.")
+        self.prompt_tokens = self._counter(
+            "prompt_tokens", "Prompt tokens of samples that got a first token, and of embeddings."
+        )
         self.cached_tokens = self._counter("prefix_cache_hit_tokens", "Prompt tokens found in the prefix tree.")
         self.tier_tokens = self._counter("prefix_tier_tokens", "Tokens loaded from host memory or disk.")
         self.output_tokens = self._counter("generation_tokens", "Tokens of answers.")

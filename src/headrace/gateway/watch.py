@@ -90,6 +90,7 @@ class Watch:
             models=(services.model,),
             vocab_size=None if info is None else info.vocab_size,
             context_length=None if info is None else info.context_length,
+            hidden_size=None if info is None else info.hidden_size,
             auth=bool(services.config.api_keys),
             lenient=services.config.lenient,
         )

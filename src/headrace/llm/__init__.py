@@ -2,12 +2,22 @@
 
 from headrace.engine.sampling_params import SamplingParams
 from headrace.llm.offline import LLM
-from headrace.llm.outputs import CompletionDelta, CompletionOutput, GenerationError, Logprob, RequestOutput
+from headrace.llm.outputs import (
+    CompletionDelta,
+    CompletionOutput,
+    EmbeddingOutput,
+    EmbeddingRequestOutput,
+    GenerationError,
+    Logprob,
+    RequestOutput,
+)
 
 __all__ = [
     "LLM",
     "CompletionDelta",
     "CompletionOutput",
+    "EmbeddingOutput",
+    "EmbeddingRequestOutput",
     "GenerationError",
     "Logprob",
     "RequestOutput",

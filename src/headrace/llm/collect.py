@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from headrace.engine import messages
+from headrace.engine.embedding import to_vector
 from headrace.engine.messages import Finish, TokenDelta
 from headrace.engine.sampling_params import SamplingParams
 from headrace.engine.timeline import merged
+from headrace.errors import EngineError
 from headrace.llm.inputs import Job
-from headrace.llm.outputs import CompletionDelta, CompletionOutput, Logprob, PositionLogprobs, RequestOutput
+from headrace.llm.outputs import (
+    CompletionDelta,
+    CompletionOutput,
+    EmbeddingOutput,
+    EmbeddingRequestOutput,
+    Logprob,
+    PositionLogprobs,
+    RequestOutput,
+)
 from headrace.text.stream import MessageStream, text_of
 from headrace.text.tokenizer import Tokenizer
 
@@ -63,6 +73,23 @@ class RequestCollector:
         for rank, (token, logprob) in enumerate(entry.top, start=1):
             position.setdefault(token, Logprob(logprob, rank, text(token)))
         return position
+
+
+def embedding_output(job: Job, delta: TokenDelta, *, normalize: bool) -> EmbeddingRequestOutput:
+    """A prompt's embedding, from the only delta of its request.
+
+    Raises:
+        EngineError: The engine failed on it.
+    """
+    if delta.embedding is None:
+        raise EngineError(f"the engine failed: {'unknown' if delta.finish is None else delta.finish.message}")
+    return EmbeddingRequestOutput(
+        request_id=str(delta.request),
+        outputs=EmbeddingOutput(to_vector(delta.embedding, normalize=normalize).tolist()),
+        prompt_token_ids=list(job.prompt.tokens),
+        finished=True,
+        num_cached_tokens=delta.cached_tokens or 0,
+    )
 
 
 class _Sample:

@@ -104,7 +104,7 @@ class EngineDriver:
         call.numbers.append(number)
         call.unfinished[number] = job.params.n
         self._calls[number] = call
-        request = Generate(number, job.prompt.to_bytes(), job.params, job.received, job.tokenized)
+        request = Generate(number, job.prompt.to_bytes(), job.params, job.received, job.tokenized, pooling=job.pooling)
         for delta in self._engine.add(request):
             call.receive(delta)
 

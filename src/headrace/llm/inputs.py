@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from headrace.engine.messages import ReplicaInfo
 from headrace.engine.sampling_params import SamplingParams
 from headrace.engine.validation import check_request
 from headrace.errors import InvalidInput
+from headrace.runtime.batch import Pooling
 from headrace.text.prompt import Prompt, chat_prompt, text_prompt, token_prompt
 from headrace.text.tokenizer import Tokenizer
 
@@ -34,12 +35,14 @@ class Job:
         params: How to sample.
         received: Stamp of the call.
         tokenized: Stamp of the tokenization.
+        pooling: An embedding is wanted, made like this; None: samples.
     """
 
     prompt: Prompt
     params: SamplingParams
     received: float
     tokenized: float
+    pooling: Pooling | None = None
 
 
 class JobMaker:
@@ -64,6 +67,17 @@ class JobMaker:
         """
         named = _split(prompts, "prompts", _is_prompt, "a text, a list of token ids or a dictionary")
         return self._jobs(named, params, self._prompt)
+
+    def embeddings(self, prompts: PromptInput | Sequence[PromptInput], pooling: Pooling) -> list[Job]:
+        """One job a prompt, for its embedding.
+
+        Raises:
+            InvalidInput: With the field, as for ``prompts``.
+        """
+        if pooling not in get_args(Pooling):
+            raise InvalidInput(f"must be 'mean' or 'last', got {pooling!r:.80}", field="pooling")
+        named = _split(prompts, "prompts", _is_prompt, "a text, a list of token ids or a dictionary")
+        return self._jobs(named, None, self._prompt, pooling)
 
     def prompt(self, prompt: PromptInput, params: SamplingParams | None) -> Job:
         """The job of one prompt.
@@ -102,14 +116,15 @@ class JobMaker:
         named: list[tuple[str, Any]],
         params: SamplingParams | Sequence[SamplingParams] | None,
         make: Callable[[Any, str], Prompt],
+        pooling: Pooling | None = None,
     ) -> list[Job]:
         received = time.monotonic()
         each = _params_for(params, len(named))
         jobs = []
         for (field, value), (params_field, own) in zip(named, each, strict=True):
             prompt = make(value, field)
-            self._check(prompt, own, field, params_field)
-            jobs.append(Job(prompt, own, received, time.monotonic()))
+            self._check(prompt, own, field, params_field, answered=pooling is None)
+            jobs.append(Job(prompt, own, received, time.monotonic(), pooling))
         return jobs
 
     def _chat(self, messages: Sequence[Message], field: str, template: Mapping[str, Any]) -> Prompt:
@@ -138,7 +153,7 @@ class JobMaker:
             raise error.renamed(error.field or field) from None
         return Prompt(made.tokens, text if isinstance(text, str) else None)
 
-    def _check(self, prompt: Prompt, params: SamplingParams, field: str, params_field: str) -> None:
+    def _check(self, prompt: Prompt, params: SamplingParams, field: str, params_field: str, *, answered: bool) -> None:
         info = self._info
         try:
             params.check_vocabulary(info.vocab_size)
@@ -146,7 +161,14 @@ class JobMaker:
             raise error.renamed(f"{params_field}.{error.field}") from None
         tokens = np.asarray(prompt.tokens, np.int32)
         try:
-            check_request(tokens, params, vocab_size=info.vocab_size, context_length=info.context_length, field=field)
+            check_request(
+                tokens,
+                params,
+                vocab_size=info.vocab_size,
+                context_length=info.context_length,
+                field=field,
+                answered=answered,
+            )
         except InvalidInput as error:
             raise error.renamed(error.field or field) from None
 

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from headrace.engine.messages import ReplicaInfo
+from headrace.engine.messages import ReplicaInfo, TokenDelta
 from headrace.engine.sampling_params import SamplingParams
 from headrace.errors import EngineError, InvalidInput
 from headrace.fleet.assembly import build_engine
 from headrace.fleet.options import EngineOptions, ExecutorName, default_executor
-from headrace.llm.collect import RequestCollector
-from headrace.llm.driver import EngineDriver
+from headrace.llm.collect import RequestCollector, embedding_output
+from headrace.llm.driver import Call, EngineDriver
 from headrace.llm.inputs import Job, JobMaker, Message, PromptInput
-from headrace.llm.outputs import CompletionDelta, GenerationError, RequestOutput
-from headrace.llm.progress import load_progress, prompt_progress, pull_progress
+from headrace.llm.outputs import CompletionDelta, EmbeddingRequestOutput, GenerationError, RequestOutput
+from headrace.llm.progress import Count, load_progress, prompt_progress, pull_progress
 from headrace.models.hub import resolve
 from headrace.models.opening import open_checkpoint
 from headrace.models.registry import load_spec
 from headrace.quant.recipes import DEFAULT as DEFAULT_RECIPE
 from headrace.quant.recipes import Numerics
+from headrace.runtime.batch import Pooling
 from headrace.text.constraint import ConstraintMaker
 from headrace.text.model_text import ModelText
 from headrace.text.tokenizer import Tokenizer, load_tokenizer
@@ -181,6 +182,35 @@ class LLM:
         )
         return self._run(jobs, use_tqdm)
 
+    def embed(
+        self,
+        prompts: PromptInput | Sequence[PromptInput],
+        *,
+        pooling: Pooling = "mean",
+        normalize: bool = True,
+        use_tqdm: bool = True,
+    ) -> list[EmbeddingRequestOutput]:
+        """Turn prompts into vectors.
+
+        Args:
+            prompts: As for ``generate``.
+            pooling: ``mean``: the mean of all tokens' hidden vectors, those that logits are made of; ``last``: the
+                last token's.
+            normalize: Give vectors of length 1.
+            use_tqdm: As for ``generate``.
+
+        Raises:
+            InvalidInput: A prompt cannot be used; ``field`` names it. Nothing has run.
+            EngineError: The engine failed on a prompt.
+        """
+        jobs = self._jobs.embeddings(prompts, pooling)
+        with prompt_progress(use_tqdm) as report, self._driver.running(jobs) as call:
+            ends = {delta.request: delta for delta in self._deltas(call, len(jobs), report)}
+        return [
+            embedding_output(job, ends[number], normalize=normalize)
+            for number, job in zip(call.numbers, jobs, strict=True)
+        ]
+
     def stream(
         self, prompt: PromptInput, sampling_params: SamplingParams | None = None
     ) -> Generator[CompletionDelta, None, None]:
@@ -213,17 +243,21 @@ class LLM:
                         raise EngineError(f"the engine failed: {collector.error()}")
                     yield piece
 
+    def _deltas(self, call: Call, jobs: int, report: Count | None) -> Iterator[TokenDelta]:
+        """All that comes for a call of so many jobs."""
+        while not call.done:
+            yield from self._driver.poll(call)
+            if report is not None:
+                report(jobs - len(call.unfinished), jobs)
+
     def _run(self, jobs: list[Job], use_tqdm: bool) -> list[RequestOutput]:
         with prompt_progress(use_tqdm) as report, self._driver.running(jobs) as call:
             collectors = {
                 number: RequestCollector(self._tokenizer, job, str(number))
                 for number, job in zip(call.numbers, jobs, strict=True)
             }
-            while not call.done:
-                for delta in self._driver.poll(call):
-                    collectors[delta.request].push(delta)
-                if report is not None:
-                    report(len(jobs) - len(call.unfinished), len(jobs))
+            for delta in self._deltas(call, len(jobs), report):
+                collectors[delta.request].push(delta)
         outputs = [collector.output() for collector in collectors.values()]
         errors = {i: error for i, c in enumerate(collectors.values()) if (error := c.error()) is not None}
         if errors:

@@ -81,6 +81,36 @@ class RequestOutput:
 
 
 @dataclass(frozen=True, slots=True)
+class EmbeddingOutput:
+    """A prompt's vector.
+
+    Attributes:
+        embedding: Its numbers.
+    """
+
+    embedding: list[float]
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingRequestOutput:
+    """The embedding of one prompt.
+
+    Attributes:
+        request_id: Counts up, together with those of other requests.
+        outputs: The embedding.
+        prompt_token_ids: The prompt's tokens.
+        finished: Always true.
+        num_cached_tokens: Prompt tokens that were found in the prefix cache.
+    """
+
+    request_id: str
+    outputs: EmbeddingOutput
+    prompt_token_ids: list[int]
+    finished: bool
+    num_cached_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class CompletionDelta:
     """What one step added to one sample; ``LLM.stream`` yields them.
 

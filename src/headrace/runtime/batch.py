@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +33,9 @@ IntArray = npt.NDArray[np.int32]
 FloatArray = npt.NDArray[np.float32]
 # Which tokens may be drawn: uint32 [mask_words(vocab)], little-endian; token t is bit t % 32 of word t // 32.
 Mask = npt.NDArray[np.uint32]
+
+# How hidden vectors become one: that of the last token, or the mean of all.
+Pooling = Literal["mean", "last"]
 
 FROM_SLOT = -1
 NO_MASKS: Mapping[int, Mask] = MappingProxyType({})
@@ -69,6 +72,7 @@ class SlotSampling:
         suppress: int32 [k], tokens that may not be drawn while the output is shorter than ``min_tokens``.
         logprobs: Alternatives to report per drawn token; None reports nothing.
         prompt_logprobs: The same for prompt tokens.
+        pooling: No token is drawn; where the prompt ends, this is made of its hidden vectors. None: a token is drawn.
     """
 
     temperature: float = 1.0
@@ -86,6 +90,7 @@ class SlotSampling:
     suppress: IntArray = field(default_factory=_no_tokens)
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    pooling: Pooling | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +140,7 @@ class Batch:
         starts: [rows].
         offsets: [rows + 1] into ``tokens``.
         tokens: [total].
-        sample: bool [rows]: the row ends at the end of its sequence, so a token is drawn from it.
+        sample: bool [rows]: the row ends at the end of its sequence, so a token is drawn from it, or an embedding made.
         decode: Every row is the one token that its slot drew last, and all draw; see ``decode_batch``.
     """
 
@@ -261,6 +266,7 @@ class StepOutput:
         prompt_logprobs: Per row, one entry a prompt position whose successor is known.
         errors: Row to message, for rows that failed; the others are unharmed.
         seconds: Time in the executor.
+        embeddings: Row to float32 [hidden], where one was asked for and the prompt ends.
     """
 
     step: int
@@ -270,6 +276,7 @@ class StepOutput:
     prompt_logprobs: tuple[tuple[TokenLogprobs, ...], ...]
     errors: dict[int, str] = field(default_factory=dict)
     seconds: float = 0.0
+    embeddings: Mapping[int, FloatArray] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

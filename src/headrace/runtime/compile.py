@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -50,7 +50,8 @@ class PreparedModel:
     """A model's program before it is scheduled, and how its weights are got.
 
     Attributes:
-        program: The graphs.
+        program: The graphs of a step.
+        hidden: The graph of the vectors that logits are made of, to run after those where such are wanted.
         positions: Positions of a block of attention; a step has to say how many blocks its longest sequence has.
         extents: Of each weight, the lengths of its axes.
         made: Weights that are computed from others, and how.
@@ -60,6 +61,7 @@ class PreparedModel:
     """
 
     program: Unscheduled
+    hidden: Part
     positions: int
     extents: Mapping[str, Mapping[str, int]]
     made: Mapping[str, Graph]
@@ -87,7 +89,7 @@ class CompiledModel:
 
     Attributes:
         prepared: What it was before it was scheduled.
-        source: The C file and what it is called with.
+        source: The C file and what it is called with: the parts of a step, and ``hidden`` behind them.
         pages: How pages of state lie in a slab.
         state_offsets: First byte in a slab of each state, repetition by repetition.
         ragged_tile: Most rows of a tile whose rows must be of one segment.
@@ -133,7 +135,8 @@ def prepare_model(
     work = _Work()
     assumptions = Assumptions(indices={"positions": "position"}, blocks=(Blocks("S", recipe.positions, "NB"),))
     report("rewriting")
-    plain = Program(tuple(_rewritten(part, assumptions, work, prepare=True) for part in captured.program.parts))
+    every = (*captured.program.parts, *captured.apart)
+    plain = Program(tuple(_rewritten(part, assumptions, work, prepare=True) for part in every))
     prepared = apply_recipe(plain, recipe, stored_formats(checkpoint), captured.dims)
     maxima = {"NB": -(-spec.context_length // recipe.positions), "P": -(-spec.context_length // PAGE_TOKENS)}
     parts = []
@@ -146,9 +149,10 @@ def prepare_model(
             if declared.kind == "weight"
         }
         parts.append(Part(part.name, folded.graph, part.repeats))
-    program = Unscheduled(tuple(parts), maxima, PAGE_TOKENS)
+    *step, hidden = parts
+    program = Unscheduled(tuple(step), maxima, PAGE_TOKENS)
     return PreparedModel(
-        program, recipe.positions, work.extents, work.made, prepared.sources, captured.constants, work.rules
+        program, hidden, recipe.positions, work.extents, work.made, prepared.sources, captured.constants, work.rules
     )
 
 
@@ -162,7 +166,8 @@ def schedule_model(prepared: PreparedModel, genome: Genome = DEFAULT) -> Compile
     Raises:
         CannotEmit: There is no code for this schedule.
     """
-    planned = schedule(prepared.program, genome)
+    apart = replace(prepared.program, parts=(prepared.hidden,))
+    planned = [*schedule(prepared.program, genome), *schedule(apart)]
     source = generate(planned)
     pages, offsets = slab_of(source.arrays.states.values())
     ragged = [stage.row_tile for _, plan in planned for stage in plan.stages if stage.ragged]

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from headrace.compiler.build import load_program
-from headrace.compiler.native.pool import ThreadPool
 from headrace.memory.commands import carry_out
-from headrace.models.checkpoint import Checkpoint
 from headrace.models.spec import ModelSpec
-from headrace.quant.recipes import Recipe
-from headrace.runtime.artifacts import open_model, open_weights
 from headrace.runtime.batch import (
     NO_MASKS,
     Batch,
@@ -30,10 +24,11 @@ from headrace.runtime.batch import (
     empty_output,
     whole_prompt,
 )
-from headrace.runtime.compile import CompiledModel
+from headrace.runtime.loaded_model import LoadedModel
 from headrace.runtime.native_program import SLACK, Bound, NativeProgram, Tiles, aligned
 from headrace.runtime.native_sampler import Drawn, NativeSampler
-from headrace.runtime.packed_weights import Directory, addresses
+from headrace.runtime.packed_weights import addresses
+from headrace.runtime.pooling import NOTHING_POOLED, pool
 from headrace.runtime.sampler import NotFinite
 from headrace.runtime.slots import SlotTable
 from headrace.runtime.state_layout import PAGE_TOKENS
@@ -80,58 +75,6 @@ class _Running(NamedTuple):
     step: _Step
     draws: _Draws
     begun: float
-
-
-@dataclass(frozen=True, slots=True)
-class LoadedModel:
-    """A compiled model in memory, before there is memory for sequences.
-
-    Attributes:
-        model: The program and what is known of it.
-        library: Its native code.
-        pool: Who computes.
-        weights: Where each weight lies.
-        block: The weights' memory, uint8.
-    """
-
-    model: CompiledModel
-    library: ctypes.CDLL
-    pool: ThreadPool
-    weights: Directory
-    block: npt.NDArray[np.uint8]
-
-
-def load_compiled(
-    checkpoint: Checkpoint,
-    spec: ModelSpec,
-    recipe: Recipe,
-    threads: int | None = None,
-    progress: Callable[[str, int, int], None] = lambda what, done, total: None,
-) -> LoadedModel:
-    """Compile a model, or find it compiled, and load it.
-
-    Args:
-        checkpoint: The model.
-        spec: Its dimensions.
-        recipe: The numbers to compute with.
-        threads: Threads that compute; one a core by default.
-        progress: Called with (what is being done, bytes of it done, bytes in all; 0 and 0 where they are not counted).
-
-    Raises:
-        ToolchainError: There is no C compiler, or it fails.
-        Unsupported: The model cannot be captured.
-        CannotEmit: There is no code for it.
-    """
-    model, key = open_model(checkpoint, spec, recipe, threads, lambda what: progress(what, 0, 0))
-    progress("compiling", 0, 0)
-    library = load_program(library_name(spec, recipe), model.source)
-    where, block = open_weights(model, key, checkpoint, functools.partial(progress, "packing weights"))
-    return LoadedModel(model, library, ThreadPool(threads), where, block)
-
-
-def library_name(spec: ModelSpec, recipe: Recipe) -> str:
-    """What a model's library is called; part of its key in the cache."""
-    return f"{spec.family}-{recipe.name}"
 
 
 class CompiledExecutor:
@@ -195,6 +138,10 @@ class CompiledExecutor:
         )
         self._logits = self.program.output("logits")[: select_rows * self.vocab].reshape(select_rows, self.vocab)
         self._selected = self._logits[:0]
+        size = select_rows * spec.hidden_size
+        self._hidden = self.program.output("hidden")[:size].reshape(select_rows, spec.hidden_size)
+        # The parts of a step; the one behind them gives hidden vectors.
+        self._parts = len(loaded.model.prepared.program.parts)
         self._ones = np.ones(slots, np.int32)
         self._queue = BatchQueue()
         # Of the oldest batch: how it runs, why it could not begin, or nothing because it has no rows.
@@ -239,7 +186,7 @@ class CompiledExecutor:
             if batch.rows:
                 step, draws = self._prepare(batch), self._draws(batch)
                 self._select(step, draws.last)
-                self.program.start(step.sizes, step.bound, step.tiles)
+                self.program.start(step.sizes, step.bound, step.tiles, (0, self._parts))
                 self._running = _Running(step, draws, begun)
         except Exception as error:  # it is the batch's, not of whoever happens to call
             self._running = error
@@ -251,14 +198,16 @@ class CompiledExecutor:
         logits = self._selected_logits(len(draws.last))
         # Before a token is drawn: drawing changes slots, so what fails after it could not be run again.
         prompt: tuple[tuple[TokenLogprobs, ...], ...] = ((),) * batch.rows
+        pooled = NOTHING_POOLED
         if not batch.decode:
+            pooled = pool(batch, self.slots, functools.partial(self._hidden_of, step))
             prompt = tuple(self._prompt_logprobs(batch, i, step) for i in range(batch.rows))
             if any(prompt):
                 logits = self._logits_of(step, draws.last)
         if masks and not batch.decode:
             masks = {i: masks[row] for i, row in enumerate(draws.rows.tolist()) if row in masks}
         got = self.sampler.draw(draws.slots, logits, draws.positions, masks) if draws.slots else Drawn(draws.rows, [])
-        errors = {
+        errors = pooled.errors | {
             i: str(NotFinite()) for i, token in zip(draws.rows.tolist(), got.tokens.tolist(), strict=True) if token < 0
         }
         if errors or len(draws.slots) < batch.rows:
@@ -267,7 +216,9 @@ class CompiledExecutor:
         else:
             accepted = self._ones[: batch.rows]
         seconds = time.perf_counter() - running.begun
-        return StepOutput(batch.step, got.tokens, accepted, tuple(got.logprobs), prompt, errors, seconds)
+        return StepOutput(
+            batch.step, got.tokens, accepted, tuple(got.logprobs), prompt, errors, seconds, pooled.embeddings
+        )
 
     def prompt_logits(self, tokens: Ints, rows: range) -> Iterator[npt.NDArray[np.float32]]:
         """The logits after some positions of one sequence, computed alone in slot 0 and the first pages.
@@ -282,7 +233,7 @@ class CompiledExecutor:
         batch = whole_prompt(tokens, PAGE_TOKENS, self._form)
         self._apply(batch)
         step = self._prepare(batch)
-        self._run(step, np.empty(0, np.int32), (0, len(self.program.source.parts) - 1))
+        self._run(step, np.empty(0, np.int32), (0, self._parts - 1))
         for at in range(rows.start, rows.stop, len(self._arrays["select"])):
             most = min(rows.stop, at + len(self._arrays["select"]))
             yield self._logits_of(step, np.arange(at, most, dtype=np.int32))
@@ -324,7 +275,7 @@ class CompiledExecutor:
         if batch.decode:
             every = self._count[: batch.rows]
             return _Draws(every, every, batch.slots.tolist(), batch.starts + 1)
-        rows = np.flatnonzero(batch.sample).astype(np.int32)
+        rows = self.slots.drawing(batch)
         last = batch.offsets[rows + 1] - 1
         positions = batch.starts[rows] + last - batch.offsets[rows] + 1
         return _Draws(rows, last, batch.slots[rows].tolist(), positions)
@@ -334,11 +285,10 @@ class CompiledExecutor:
         self._arrays["select"][: len(rows)] = rows
         step.sizes["R"] = len(rows)
 
-    def _run(self, step: _Step, select: Ints, parts: tuple[int, int]) -> npt.NDArray[np.float32]:
-        """float32 [selected, vocab]: the logits of rows of the batch, valid until the next call."""
+    def _run(self, step: _Step, select: Ints, parts: tuple[int, int]) -> None:
+        """Run some parts of the program, for these rows of the batch."""
         self._select(step, select)
         self.program.run_bound(step.sizes, step.bound, step.tiles, parts)
-        return self._selected_logits(len(select))
 
     def _selected_logits(self, count: int) -> npt.NDArray[np.float32]:
         if len(self._selected) != count:  # else the same object, whose address the sampler knows
@@ -346,9 +296,17 @@ class CompiledExecutor:
         return self._selected
 
     def _logits_of(self, step: _Step, select: Ints) -> npt.NDArray[np.float32]:
-        """Logits of other rows of the batch that ran last."""
-        parts = len(self.program.source.parts)
-        return self._run(step, select, (parts - 1, parts))
+        """Logits of other rows of the batch that ran last; float32 [selected, vocab], valid until the next call."""
+        self._run(step, select, (self._parts - 1, self._parts))
+        return self._selected_logits(len(select))
+
+    def _hidden_of(self, step: _Step, begin: int, end: int) -> Iterator[npt.NDArray[np.float32]]:
+        """Hidden vectors of rows of the batch that ran last, in order; float32 [some, hidden], valid until the next."""
+        most = len(self._arrays["select"])
+        for at in range(begin, end, most):
+            rows = np.arange(at, min(end, at + most), dtype=np.int32)
+            self._run(step, rows, (self._parts, self._parts + 1))
+            yield self._hidden[: len(rows)]
 
     def _prompt_logprobs(self, batch: Batch, i: int, step: _Step) -> tuple[TokenLogprobs, ...]:
         """Log probabilities of the prompt tokens that follow this row's positions."""

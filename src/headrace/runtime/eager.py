@@ -28,6 +28,7 @@ from headrace.runtime.batch import (
     whole_prompt,
 )
 from headrace.runtime.eager_state import STATE_ROW, GroupPages, PagedState, Row
+from headrace.runtime.pooling import pool
 from headrace.runtime.sampler import token_logprobs
 from headrace.runtime.slots import SlotTable
 from headrace.runtime.state_layout import PAGE_TOKENS, StateLayout, state_layouts
@@ -164,8 +165,8 @@ class EagerExecutor:
         prompt = tuple(self._prompt_logprobs(row, hidden) for row in rows)
         tokens = np.full(len(rows), -1, np.int32)
         logprobs: list[TokenLogprobs | None] = [None] * len(rows)
-        errors: dict[int, str] = {}
-        drawn = np.flatnonzero(batch.sample)
+        pooled = pool(batch, self.slots, lambda begin, end: [hidden[begin:end].float().numpy()])
+        drawn = self.slots.drawing(batch)
         if len(drawn):
             last = torch.tensor([rows[i].end - 1 for i in drawn])
             logits = self.model.logits(hidden[last]).numpy()
@@ -173,9 +174,11 @@ class EagerExecutor:
                 try:
                     tokens[i], logprobs[i] = self.slots.draw(rows[i].slot, row_logits, rows[i].context, masks.get(i))
                 except Exception as error:
-                    errors[i] = str(error)
-        seconds = time.perf_counter() - begin
-        return StepOutput(batch.step, tokens, (tokens >= 0).astype(np.int32), tuple(logprobs), prompt, errors, seconds)
+                    pooled.errors[i] = str(error)
+        accepted, seconds = (tokens >= 0).astype(np.int32), time.perf_counter() - begin
+        return StepOutput(
+            batch.step, tokens, accepted, tuple(logprobs), prompt, pooled.errors, seconds, pooled.embeddings
+        )
 
     def _prompt_logprobs(self, row: Row, hidden: Tensor) -> tuple[TokenLogprobs, ...]:
         """Log probabilities of the prompt tokens that follow this row's positions."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from headrace.runtime.batch import FROM_SLOT, Batch, FloatArray, IntArray, Mask, SlotSampling, TokenLogprobs
 from headrace.runtime.sampler import TokenCounts, needs_counts, sample, token_logprobs
@@ -20,12 +21,14 @@ class Slot:
         prompt_length: How many tokens are prompt.
         sampling: How its tokens are drawn.
         counts: For penalties; None if nothing is penalized.
+        hidden_sum: float64 [hidden], of the vectors that were taken for an embedding; 0 before the first.
     """
 
     tokens: IntArray
     prompt_length: int
     sampling: SlotSampling
     counts: TokenCounts | None
+    hidden_sum: npt.NDArray[np.float64] | float = 0.0
 
 
 class SlotTable:
@@ -86,6 +89,11 @@ class SlotTable:
         if batch.decode:
             return last
         return np.where(batch.tokens == FROM_SLOT, np.repeat(last, np.diff(batch.offsets)), batch.tokens)
+
+    def drawing(self, batch: Batch) -> IntArray:
+        """int32 [draws]: the rows of a batch from which tokens are drawn; prompts that are embedded end without."""
+        rows = np.flatnonzero(batch.sample).astype(np.int32)
+        return rows[[self[slot].sampling.pooling is None for slot in batch.slots[rows].tolist()]]
 
     def draw(
         self, slot: int, logits: FloatArray, position: int, mask: Mask | None = None

@@ -17,7 +17,7 @@ from headrace.compiler.capture.lowering import PREFIX, Lowered, lower
 from headrace.compiler.capture.model_step import ModelStep, layer_states, step_arguments
 from headrace.compiler.capture.rolling import repeat_rows, roll, segments
 from headrace.compiler.capture.thinning import KEPT, StepOf, equal_layers, only
-from headrace.compiler.ir import Program
+from headrace.compiler.ir import Part, Program, prune
 
 NumpyArray = npt.NDArray[Any]
 
@@ -31,11 +31,13 @@ class Captured:
         constants: Values of buffers and of constants in the code, in PyTorch's order of dimensions, by name.
         dims: For each weight, argument, state and result the axis of each of its tensor's dimensions, in order; empty
             where the size is 1 and there is none. Names of repeated weights and states hold a ``*``.
+        apart: Parts that may run after the program's. Of a model: ``hidden``, the vectors that its logits are made of.
     """
 
     program: Program
     constants: Mapping[str, NumpyArray]
     dims: Mapping[str, tuple[str, ...]]
+    apart: tuple[Part, ...] = ()
 
     def arrange(self, name: str, tensor: NumpyArray) -> NumpyArray:
         """A tensor as the program's input of that name has it: axes sorted, no dimension of size 1. No copy.
@@ -91,8 +93,9 @@ def capture_model(
 
     Arguments of the program: ``tokens``, ``positions``, ``row`` int32 [T]; ``page_rows`` int32 [B, P]; ``select``
     int32 [R], the tokens whose logits are wanted. States: ``keys.*`` and ``values.*`` [N, 16, kv_heads, head_dim].
-    Result: ``logits`` float32 [R, vocab]. Symbols: T tokens, B sequences, P pages a sequence, S positions that
-    attention looks at (a multiple of 16 up to 16 P), R rows of logits, N pages.
+    Result: ``logits`` float32 [R, vocab]; of a part that stands apart, ``hidden`` float32 [R, hidden]. Symbols: T
+    tokens, B sequences, P pages a sequence, S positions that attention looks at (a multiple of 16 up to 16 P), R rows
+    of logits or hidden vectors, N pages.
 
     Args:
         model: A family's module, as ``headrace.models.families.model.FamilyModel`` has it. Its
@@ -133,11 +136,20 @@ def _capture_layers(
         exported = export(function, arguments, model)
         segment_of, layers = segments(exported)
     prefix = f"{PREFIX}model."
-    captured = _assemble(exported, lower(exported, arguments, segment_of, prefix=prefix), layers, ["logits"], prefix)
+    lowered = lower(exported, arguments, segment_of, prefix=prefix)
+    captured = _hidden_apart(_assemble(exported, lowered, layers, ["logits", "hidden"], prefix))
     if rows is None:
         return captured
     parts = repeat_rows(captured.program.parts, rows)
     return None if parts is None else replace(captured, program=Program(parts))
+
+
+def _hidden_apart(captured: Captured) -> Captured:
+    """A model whose head gives logits alone; its hidden vectors, which few steps want, are a part of their own."""
+    *before, head = captured.program.parts
+    logits, hidden = (prune(replace(head.graph, outputs={x: head.graph.outputs[x]})) for x in ("logits", "hidden"))
+    parts = (*before, replace(head, graph=logits))
+    return replace(captured, program=Program(parts), apart=(Part("hidden", hidden, head.repeats),))
 
 
 def _assemble(

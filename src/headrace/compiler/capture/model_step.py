@@ -34,7 +34,7 @@ class LayerState:
 
 
 class ModelStep(nn.Module):
-    """The whole step: tokens in, logits of selected ones out, keys and values written.
+    """The whole step: tokens in, logits and hidden vectors of selected ones out, keys and values written.
 
     Args:
         model: The family's module.
@@ -49,13 +49,14 @@ class ModelStep(nn.Module):
     def forward(
         self, tokens: Tensor, positions: Tensor, row: Tensor, page_rows: Tensor, select: Tensor, context: Tensor,
         *states: Tensor,
-    ) -> Tensor:  # fmt: skip
-        """``[R, vocab]``; arguments as ``step_arguments`` lists them."""
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        """``[R, vocab]`` and ``[R, hidden]``; arguments as ``step_arguments`` lists them."""
         keys = dict(zip(self.layers, states[::2], strict=True))
         values = dict(zip(self.layers, states[1::2], strict=True))
         state = PagedAttention(Step(positions, row, page_rows, context), keys, values)
         model = cast(Decoder, self.model)
-        return model.logits(model.hidden(tokens, positions, state)[select])
+        hidden = model.hidden(tokens, positions, state)[select]
+        return model.logits(hidden), hidden
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,7 +106,7 @@ class WholeSpec:
         library: The file.
         arrays: What its tables hold.
         stages: How many waits a step has.
-        parts: How many parts.
+        parts: How many of its parts are a step.
         ragged_tile: See ``CompiledModel``.
     """
 

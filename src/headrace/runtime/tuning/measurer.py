@@ -296,7 +296,7 @@ class NativeMeasurer:
             if isinstance(built, BuildFailed):
                 raise built
             source, name = model.source, genome.fingerprint if genome.values else "default"
-            counts = source.stages, len(source.parts)
+            counts = source.stages, len(self.model.program.parts)
             found.append(WholeSpec(f"whole:{name}", str(built.path), source.arrays, *counts, model.ragged_tile))
         return found
 

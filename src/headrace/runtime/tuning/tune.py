@@ -34,8 +34,8 @@ from headrace.models.spec import ModelSpec
 from headrace.quant.recipes import Recipe
 from headrace.runtime.artifacts import open_prepared, program_key, tuned_genome, tuning_key
 from headrace.runtime.compile import PreparedModel, schedule_model
-from headrace.runtime.compiled import library_name
 from headrace.runtime.kept_files import keep
+from headrace.runtime.loaded_model import library_name
 from headrace.runtime.state_layout import PAGE_TOKENS
 from headrace.runtime.tuning.child import Opening
 from headrace.runtime.tuning.loads import measured_repeats, workloads
