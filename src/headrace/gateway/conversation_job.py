@@ -13,7 +13,6 @@ from headrace.gateway.generation import Job, JobTerms
 from headrace.gateway.services import Services
 from headrace.gateway.tool_calls import ArgumentCheck
 from headrace.text.conversation import Conversation
-from headrace.text.stream import MessageForm
 
 
 class ConversationJob(NamedTuple):
@@ -61,20 +60,14 @@ async def conversation_job(
     """
     with in_words_of_caller(names or {}):
         prepared = await tokenized(size, services.text.prepare, conversation)
-    grammar = prepared.grammar
-    if conversation.is_free and (sampling.get("min_tokens") or sampling.get("ignore_eos")):
-        grammar = None  # which would end the answer where it says
-    await services.grammars.check(grammar, "tools" if conversation.tools else conversation.answer.field)
-    form = (
-        None if prepared.reading is None else MessageForm(services.text.format, prepared.reading, conversation.call_ids)
-    )
-    # The replica reads the answer only where stop strings are to be found in it.
-    reading = form.reading.packed() if form is not None and sampling.get("stop") else None
-    params = SamplingParams(**sampling, grammar=grammar, reading=reading)
+    endless = bool(sampling.get("min_tokens") or sampling.get("ignore_eos"))
+    bounds = prepared.bounds(stops=bool(sampling.get("stop")), endless=endless)
+    await services.grammars.check(bounds.grammar, "tools" if conversation.tools else conversation.answer.field)
+    params = SamplingParams(**sampling, grammar=bounds.grammar, reading=bounds.reading)
     explicit_max = None if may_be_cut else sampling["max_tokens"]
     services.generator.check(prepared.prompt, params, explicit_max=explicit_max, fields=fields)
-    check = ArgumentCheck(prepared.unenforced if grammar is not None else conversation.schemas)
-    job = Job.of(terms, prepared.prompt, params, received, tenant, form, check)
+    check = ArgumentCheck(prepared.unenforced(bounds))
+    job = Job.of(terms, prepared.prompt, params, received, tenant, prepared.form, check)
     warnings = tuple(
         f"Arguments of tool {name!r} are not constrained: {reason}." for name, reason in prepared.relaxed.items()
     )

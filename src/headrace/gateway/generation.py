@@ -20,8 +20,9 @@ from headrace.engine.validation import check_request, check_room
 from headrace.gateway.config import GatewayConfig
 from headrace.gateway.metrics import Metrics
 from headrace.gateway.replica import Replica, ReplicaGone, ReplicaState
-from headrace.gateway.tool_calls import NOTHING_TO_CHECK, ArgumentCheck, CallIds, count_calls
+from headrace.gateway.tool_calls import NOTHING_TO_CHECK, ArgumentCheck, count_calls
 from headrace.runtime.batch import Pooling
+from headrace.text.call_ids import CallIds
 from headrace.text.formats.pieces import MessagePiece
 from headrace.text.model_text import ModelText
 from headrace.text.prompt import Prompt
@@ -293,8 +294,7 @@ class _Sample:
     def __init__(self, tokenizer: Tokenizer, job: Job, choice: int) -> None:
         self._choice = choice
         self._stream = MessageStream.following(tokenizer, job.params, job.form)
-        calls = None if job.form is None else job.form.format.calls
-        self._ids = None if job.form is None or calls is None else CallIds(calls, job.form.call_ids)
+        self._ids = CallIds.of(job.form)
         self.count = 0
         self.last_delta: float | None = None
 

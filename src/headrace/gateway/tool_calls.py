@@ -1,11 +1,10 @@
-"""What became of tool calls: their ids, and counts by format and by whether the arguments are what a schema allows.
+"""What became of tool calls: counts by format, and by whether the arguments are what a schema allows.
 
-Nothing of a call is kept but its id.
+Nothing of a call is kept.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -13,38 +12,7 @@ import jsonschema_rs
 import msgspec
 
 from headrace.gateway.metrics import Metrics
-from headrace.text.formats.notation import Calls
 from headrace.text.formats.pieces import MessagePiece, Text, ToolCall
-from headrace.text.formats.writer import new_id
-
-
-class CallIds:
-    """Gives each call of a message an id of its own: the model's, unless it wrote none or one that was used.
-
-    Args:
-        calls: Says what ids look like.
-        used: The ids of calls in earlier messages.
-    """
-
-    def __init__(self, calls: Calls, used: Iterable[str] = ()) -> None:
-        self._calls = calls
-        self._used = set(used)
-
-    def given(self, pieces: Iterable[MessagePiece]) -> list[MessagePiece]:
-        """The next pieces of the message, with ids."""
-        return [
-            dataclasses.replace(piece, id=self._free(piece)) if isinstance(piece, ToolCall) else piece
-            for piece in pieces
-        ]
-
-    def _free(self, call: ToolCall) -> str:
-        found, known = call.id or "", len(self._used)
-        for number in range(known, 2 * known + 1):  # of so many, one is free
-            if found and found not in self._used:
-                break
-            found = new_id(self._calls, call.name, number)
-        self._used.add(found)
-        return found
 
 
 class ArgumentCheck:

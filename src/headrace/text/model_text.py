@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -20,32 +19,15 @@ from headrace.text.formats.pieces import ToolCall
 from headrace.text.formats.reader import primed_by
 from headrace.text.formats.writer import write_calls
 from headrace.text.output_grammar import OutputGrammars, answer_source
+from headrace.text.prepared import Prepared
 from headrace.text.prompt import Prompt, chat_prompt
 from headrace.text.reading import Reading
+from headrace.text.stream import MessageForm
 from headrace.text.tokenizer import Tokenizer
 
 _LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _EXAMPLE = ("name_of_the_tool", json.dumps({"name_of_the_argument": "value"}))
 _SWITCHES = ("enable_thinking", "thinking")
-
-
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """A conversation as the engine takes it.
-
-    Attributes:
-        prompt: Its tokens.
-        reading: How the answer is to be taken apart; None: it is plain text.
-        grammar: What the answer must follow; None: nothing.
-        relaxed: Tools whose schemas are not enforced, each with the reason.
-        unenforced: The schemas of those.
-    """
-
-    prompt: Prompt
-    reading: Reading | None
-    grammar: str | None
-    relaxed: Mapping[str, str]
-    unenforced: Mapping[str, Any]
 
 
 def model_text(tokenizer: Tokenizer, given: str | None = None) -> ModelText:
@@ -99,13 +81,23 @@ class ModelText:
         prompt = self.prompt(conversation)
         primed = primed_by(self.format, prompt.text or "")
         grammar = self._grammars.of(conversation, primed)
+        return Prepared(
+            prompt,
+            self._form(conversation, primed),
+            grammar.source,
+            conversation.is_free,
+            conversation.schemas,
+            grammar.relaxed,
+        )
+
+    def _form(self, conversation: Conversation, primed: str) -> MessageForm | None:
+        """How the answer is to be taken apart; None: it is plain text."""
         tools: list[tuple[str, object]] = [
             (tool.name, tool.parameters or {}) for _, tool in conversation.callable_tools
         ]
-        is_plain = self.format.reasoning is None and not self.format.answer.markers and not tools
-        reading = None if is_plain else Reading.of(primed, tools)
-        unenforced = {tool.name: tool.parameters for tool in conversation.tools if tool.name in grammar.relaxed}
-        return Prepared(prompt, reading, grammar.source, grammar.relaxed, unenforced)
+        if self.format.reasoning is None and not self.format.answer.markers and not tools:
+            return None
+        return MessageForm(self.format, Reading.of(primed, tools), conversation.call_ids)
 
     def answer_grammar(self, form: AnswerForm) -> str | None:
         """What a completion of this form must follow; None: nothing.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.gateway.tool_calls import CallIds
+from headrace.text.call_ids import CallIds
 from headrace.text.conversation import Conversation
 from headrace.text.formats.catalog import formats
 from headrace.text.formats.pieces import Text, ToolCall
