@@ -18,8 +18,7 @@ from headrace.engine.timeline import merged
 from headrace.gateway.generation import Job, SampleDelta
 from headrace.gateway.http import EventStream, json_response, until_disconnected
 from headrace.gateway.services import Services
-from headrace.text.formats.pieces import MessagePiece, Thought, ToolCall
-from headrace.text.stream import text_of
+from headrace.text.formats.pieces import MessagePiece, ToolCall, calls_in, reasoning_of, text_of
 
 T = TypeVar("T")
 
@@ -67,12 +66,12 @@ class AnsweredSample:
     @property
     def calls(self) -> list[ToolCall]:
         """The calls, in order."""
-        return [piece for piece in self.pieces if isinstance(piece, ToolCall)]
+        return calls_in(self.pieces)
 
     @property
     def reasoning(self) -> str:
         """The reasoning."""
-        return "".join(piece.text for piece in self.pieces if isinstance(piece, Thought))
+        return reasoning_of(self.pieces)
 
 
 class Answer:

@@ -23,10 +23,10 @@ from headrace.gateway.replica import Replica, ReplicaGone, ReplicaState
 from headrace.gateway.tool_calls import NOTHING_TO_CHECK, ArgumentCheck, count_calls
 from headrace.runtime.batch import Pooling
 from headrace.text.call_ids import CallIds
-from headrace.text.formats.pieces import MessagePiece
+from headrace.text.formats.pieces import MessagePiece, text_of
 from headrace.text.model_text import ModelText
 from headrace.text.prompt import Prompt
-from headrace.text.stream import MessageForm, MessageStream, text_of
+from headrace.text.stream import MessageForm, MessageStream
 from headrace.text.tokenizer import Tokenizer
 
 SECONDS_A_SAMPLE = 2.0  # a guess for Retry-After before anything was measured

@@ -5,7 +5,6 @@ from __future__ import annotations
 from headrace.engine import messages
 from headrace.engine.embedding import to_vector
 from headrace.engine.messages import Finish, TokenDelta
-from headrace.engine.sampling_params import SamplingParams
 from headrace.engine.timeline import merged
 from headrace.errors import EngineError
 from headrace.llm.inputs import Job
@@ -18,7 +17,9 @@ from headrace.llm.outputs import (
     PositionLogprobs,
     RequestOutput,
 )
-from headrace.text.stream import MessageStream, text_of
+from headrace.text.call_ids import CallIds
+from headrace.text.formats.pieces import MessagePiece, calls_in, reasoning_of, text_of
+from headrace.text.stream import MessageStream
 from headrace.text.tokenizer import Tokenizer
 
 
@@ -35,7 +36,7 @@ class RequestCollector:
         self._tokenizer = tokenizer
         self._job = job
         self._request_id = request_id
-        self._samples = [_Sample(tokenizer, job.params) for _ in range(job.params.n)]
+        self._samples = [_Sample(tokenizer, job) for _ in range(job.params.n)]
         self._prompt_logprobs: list[PositionLogprobs | None] | None = None
         self._cached_tokens = 0
 
@@ -95,25 +96,30 @@ def embedding_output(job: Job, delta: TokenDelta, *, normalize: bool) -> Embeddi
 class _Sample:
     """One sample so far."""
 
-    def __init__(self, tokenizer: Tokenizer, params: SamplingParams) -> None:
-        self._stream = MessageStream.following(tokenizer, params)
-        self._texts: list[str] = []
+    def __init__(self, tokenizer: Tokenizer, job: Job) -> None:
+        self._stream = MessageStream.following(tokenizer, job.params, job.form)
+        self._ids = CallIds.of(job.form)
+        self._pieces: list[MessagePiece] = []
         self._tokens: list[int] = []
-        self._logprobs: list[PositionLogprobs] | None = None if params.logprobs is None else []
+        self._logprobs: list[PositionLogprobs] | None = None if job.params.logprobs is None else []
         self.finish: Finish | None = None
 
     def push(self, delta: TokenDelta, logprobs: list[PositionLogprobs] | None) -> CompletionDelta:
         finish = delta.finish
         hidden = finish.hidden_tokens if finish is not None else 0
-        text = text_of(self._stream.take(delta.tokens, hidden=hidden, last=finish is not None))
-        self._texts.append(text)
+        cut = finish is not None and finish.reason != "stop"
+        pieces = self._stream.take(delta.tokens, hidden=hidden, last=finish is not None, cut=cut)
+        pieces = pieces if self._ids is None else self._ids.given(pieces)
+        self._pieces += pieces
         self._tokens += delta.tokens
         if self._logprobs is not None:
             self._logprobs += logprobs or []
         self.finish = finish
         return CompletionDelta(
             index=delta.index,
-            text=text,
+            text=text_of(pieces),
+            reasoning=reasoning_of(pieces),
+            tool_calls=calls_in(pieces),
             token_ids=list(delta.tokens),
             logprobs=logprobs,
             finish_reason=finish.reason if finish is not None else None,
@@ -126,7 +132,9 @@ class _Sample:
         chosen = None if logprobs is None else zip(self._tokens, logprobs, strict=True)
         return CompletionOutput(
             index=index,
-            text="".join(self._texts),
+            text=text_of(self._pieces),
+            reasoning=reasoning_of(self._pieces),
+            tool_calls=calls_in(self._pieces),
             token_ids=self._tokens,
             cumulative_logprob=None if chosen is None else sum(entry[token].logprob for token, entry in chosen),
             logprobs=logprobs,

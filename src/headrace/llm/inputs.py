@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
+import msgspec
 import numpy as np
 
 from headrace.engine.messages import ReplicaInfo
 from headrace.engine.sampling_params import SamplingParams
 from headrace.engine.validation import check_request
 from headrace.errors import InvalidInput
+from headrace.llm.conversations import AnswerOptions, ChatOptions, Message, conversation_of, form_of
 from headrace.runtime.batch import Pooling
-from headrace.text.prompt import Prompt, chat_prompt, text_prompt, token_prompt
-from headrace.text.tokenizer import Tokenizer
+from headrace.text.model_text import ModelText
+from headrace.text.prepared import Prepared
+from headrace.text.prompt import Prompt, text_prompt, token_prompt
+from headrace.text.stream import MessageForm
 
 PromptInput = str | Sequence[int] | Mapping[str, Any]
 """A text, token ids, ``{"prompt": text}`` or ``{"prompt_token_ids": ids}``."""
-
-Message = Mapping[str, Any]
-"""A message in OpenAI's form: ``{"role": ..., "content": ...}``."""
 
 _PROMPT_KEYS = ("prompt", "prompt_token_ids")
 
@@ -33,6 +35,7 @@ class Job:
     Attributes:
         prompt: Its tokens.
         params: How to sample.
+        form: How the answer is to be taken apart; None: it is plain text.
         received: Stamp of the call.
         tokenized: Stamp of the tokenization.
         pooling: An embedding is wanted, made like this; None: samples.
@@ -40,6 +43,7 @@ class Job:
 
     prompt: Prompt
     params: SamplingParams
+    form: MessageForm | None
     received: float
     tokenized: float
     pooling: Pooling | None = None
@@ -49,16 +53,19 @@ class JobMaker:
     """Makes jobs for one model.
 
     Args:
-        tokenizer: The model's.
+        text: What the model reads and writes.
         info: What the engine can run.
     """
 
-    def __init__(self, tokenizer: Tokenizer, info: ReplicaInfo) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, text: ModelText, info: ReplicaInfo) -> None:
+        self._text = text
         self._info = info
 
     def prompts(
-        self, prompts: PromptInput | Sequence[PromptInput], params: SamplingParams | Sequence[SamplingParams] | None
+        self,
+        prompts: PromptInput | Sequence[PromptInput],
+        params: SamplingParams | Sequence[SamplingParams] | None,
+        options: AnswerOptions,
     ) -> list[Job]:
         """One job a prompt.
 
@@ -66,7 +73,7 @@ class JobMaker:
             InvalidInput: With the field, such as ``prompts[2].prompt_token_ids[5]``.
         """
         named = _split(prompts, "prompts", _is_prompt, "a text, a list of token ids or a dictionary")
-        return self._jobs(named, params, self._prompt)
+        return self._jobs(named, params, self._prompts_bound_by(options))
 
     def embeddings(self, prompts: PromptInput | Sequence[PromptInput], pooling: Pooling) -> list[Job]:
         """One job a prompt, for its embedding.
@@ -77,61 +84,68 @@ class JobMaker:
         if pooling not in get_args(Pooling):
             raise InvalidInput(f"must be 'mean' or 'last', got {pooling!r:.80}", field="pooling")
         named = _split(prompts, "prompts", _is_prompt, "a text, a list of token ids or a dictionary")
-        return self._jobs(named, None, self._prompt, pooling)
+        return self._jobs(named, None, self._prompts_bound_by({}), pooling)
 
-    def prompt(self, prompt: PromptInput, params: SamplingParams | None) -> Job:
+    def prompt(self, prompt: PromptInput, params: SamplingParams | None, options: AnswerOptions) -> Job:
         """The job of one prompt.
 
         Raises:
             InvalidInput: With the field, such as ``prompt``.
         """
-        return self._jobs([("prompt", prompt)], params, self._prompt)[0]
+        return self._jobs([("prompt", prompt)], params, self._prompts_bound_by(options))[0]
 
     def chats(
         self,
         messages: Sequence[Message] | Sequence[Sequence[Message]],
         params: SamplingParams | Sequence[SamplingParams] | None,
-        /,  # a template's variables may have any name
-        **template: Any,
+        options: ChatOptions,
     ) -> list[Job]:
-        """One job a conversation; ``template`` goes to ``chat_prompt``.
+        """One job a conversation.
 
         Raises:
             InvalidInput: With the field, such as ``messages[0].content``, or ``messages[2][0].content`` where
                 several conversations were given.
         """
         named = _split(messages, "messages", _is_conversation, "a list of messages")
-        return self._jobs(named, params, lambda value, field: self._chat(value, field, template))
+        return self._jobs(named, params, functools.partial(self._chat, options))
 
-    def chat(self, messages: Sequence[Message], params: SamplingParams | None, /, **template: Any) -> Job:
+    def chat(self, messages: Sequence[Message], params: SamplingParams | None, options: ChatOptions) -> Job:
         """The job of one conversation.
 
         Raises:
             InvalidInput: With the field, such as ``messages[0].content``.
         """
-        return self._jobs([("messages", messages)], params, lambda value, field: self._chat(value, field, template))[0]
+        return self._jobs([("messages", messages)], params, functools.partial(self._chat, options))[0]
 
     def _jobs(
         self,
         named: list[tuple[str, Any]],
         params: SamplingParams | Sequence[SamplingParams] | None,
-        make: Callable[[Any, str], Prompt],
+        prepare: Callable[[Any, str], Prepared],
         pooling: Pooling | None = None,
     ) -> list[Job]:
         received = time.monotonic()
         each = _params_for(params, len(named))
         jobs = []
         for (field, value), (params_field, own) in zip(named, each, strict=True):
-            prompt = make(value, field)
-            self._check(prompt, own, field, params_field, answered=pooling is None)
-            jobs.append(Job(prompt, own, received, time.monotonic(), pooling))
+            made = prepare(value, field)
+            bound = _bound(own, made, params_field)
+            self._check(made.prompt, bound, field, params_field, answered=pooling is None)
+            jobs.append(Job(made.prompt, bound, made.form, received, time.monotonic(), pooling))
         return jobs
 
-    def _chat(self, messages: Sequence[Message], field: str, template: Mapping[str, Any]) -> Prompt:
+    def _chat(self, options: ChatOptions, messages: Sequence[Message], field: str) -> Prepared:
+        conversation = conversation_of(messages, options)
         try:
-            return chat_prompt(self._tokenizer, messages, **template)
+            return self._text.prepare(conversation)
         except InvalidInput as error:
-            raise error.renamed(field + (error.field or "").removeprefix("messages")) from None
+            name = error.field or "messages"
+            raise error.renamed(field + name[len("messages") :] if name.startswith("messages") else name) from None
+
+    def _prompts_bound_by(self, options: AnswerOptions) -> Callable[[PromptInput, str], Prepared]:
+        """What prepares a prompt whose answer must look like this."""
+        grammar = self._text.answer_grammar(form_of(options))
+        return lambda value, field: Prepared.plain(self._prompt(value, field), grammar)
 
     def _prompt(self, value: PromptInput, field: str) -> Prompt:
         text: Any = value if isinstance(value, str) else None
@@ -145,10 +159,10 @@ class JobMaker:
             field = f"{field}.{'prompt' if tokens is None else 'prompt_token_ids'}"
         try:
             if tokens is None:
-                return text_prompt(self._tokenizer, text, field=field)
+                return text_prompt(self._text.tokenizer, text, field=field)
             if not isinstance(tokens, Sequence | np.ndarray) or isinstance(tokens, str | bytes):
                 raise InvalidInput("must be a list of token ids", field=field)
-            made = token_prompt(self._tokenizer, tokens, field=field, vocab_size=self._info.vocab_size)
+            made = token_prompt(self._text.tokenizer, tokens, field=field, vocab_size=self._info.vocab_size)
         except InvalidInput as error:
             raise error.renamed(error.field or field) from None
         return Prompt(made.tokens, text if isinstance(text, str) else None)
@@ -192,6 +206,18 @@ def _is_prompt(value: object) -> bool:
 
 def _is_conversation(value: object) -> bool:
     return isinstance(value, Sequence) and bool(value) and isinstance(value[0], Mapping)
+
+
+def _bound(params: SamplingParams, made: Prepared, params_field: str) -> SamplingParams:
+    """The parameters, with what binds the answer."""
+    endless = bool(params.min_tokens or params.ignore_eos)
+    bounds = made.bounds(stops=bool(params.stop), endless=endless)
+    if bounds == (None, None):
+        return params
+    try:
+        return msgspec.structs.replace(params, grammar=bounds.grammar, reading=bounds.reading)
+    except InvalidInput as error:
+        raise error.renamed(f"{params_field}.{error.field}") from None
 
 
 def _params_for(

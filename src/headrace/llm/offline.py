@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, Unpack
 
 from headrace.engine.messages import ReplicaInfo, TokenDelta
 from headrace.engine.sampling_params import SamplingParams
@@ -13,8 +13,9 @@ from headrace.errors import EngineError, InvalidInput
 from headrace.fleet.assembly import build_engine
 from headrace.fleet.options import EngineOptions, ExecutorName, default_executor
 from headrace.llm.collect import RequestCollector, embedding_output
+from headrace.llm.conversations import AnswerOptions, ChatOptions, Message
 from headrace.llm.driver import Call, EngineDriver
-from headrace.llm.inputs import Job, JobMaker, Message, PromptInput
+from headrace.llm.inputs import Job, JobMaker, PromptInput
 from headrace.llm.outputs import CompletionDelta, EmbeddingRequestOutput, GenerationError, RequestOutput
 from headrace.llm.progress import Count, load_progress, prompt_progress, pull_progress
 from headrace.models.hub import resolve
@@ -113,7 +114,7 @@ class LLM:
             raise error.renamed(_OUR_NAMES.get(error.field or "", error.field or "")) from None
         self.info: ReplicaInfo = info
         self._driver = EngineDriver(engine)
-        self._jobs = JobMaker(self._tokenizer, info)
+        self._jobs = JobMaker(text, info)
 
     def __repr__(self) -> str:
         info = self.info
@@ -128,6 +129,7 @@ class LLM:
         prompts: PromptInput | Sequence[PromptInput],
         sampling_params: Params = None,
         use_tqdm: bool = True,
+        **options: Unpack[AnswerOptions],
     ) -> list[RequestOutput]:
         """Complete prompts, all of them batched together.
 
@@ -136,6 +138,7 @@ class LLM:
                 ``{"prompt_token_ids": ids}``.
             sampling_params: For all prompts, or one a prompt. ``max_tokens`` that the context cannot hold is cut.
             use_tqdm: Show progress, if standard error is a terminal.
+            options: What the texts must look like: ``regex``, ``choice`` or ``grammar``; see ``AnswerOptions``.
 
         Returns:
             One output a prompt, in order.
@@ -145,18 +148,14 @@ class LLM:
                 ``prompts[2]``.
             GenerationError: The engine failed on some prompts; its ``outputs`` hold the others.
         """
-        return self._run(self._jobs.prompts(prompts, sampling_params), use_tqdm)
+        return self._run(self._jobs.prompts(prompts, sampling_params, options), use_tqdm)
 
     def chat(
         self,
         messages: Sequence[Message] | Sequence[Sequence[Message]],
         sampling_params: Params = None,
         use_tqdm: bool = True,
-        *,
-        add_generation_prompt: bool = True,
-        continue_final_message: bool = False,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        chat_template_kwargs: Mapping[str, Any] | None = None,
+        **options: Unpack[ChatOptions],
     ) -> list[RequestOutput]:
         """Answer conversations, by the model's chat template.
 
@@ -164,23 +163,14 @@ class LLM:
             messages: A conversation, as a list of ``{"role": ..., "content": ...}``, or a list of conversations.
             sampling_params: As for ``generate``.
             use_tqdm: As for ``generate``.
-            add_generation_prompt: End the prompt with the header of the answer.
-            continue_final_message: Let the model continue the last message (with ``add_generation_prompt`` false).
-            tools: Function schemas, for the template.
-            chat_template_kwargs: Further variables for the template.
+            options: ``tools``, ``tool_choice``, ``parallel_tool_calls``, ``response_format``, ``regex``, ``choice``,
+                ``grammar``, ``reasoning_effort``, ``add_generation_prompt``, ``continue_final_message``,
+                ``chat_template_kwargs``, as in ``/v1/chat/completions``; see ``ChatOptions``.
 
         Raises:
             InvalidInput, GenerationError: As for ``generate``; fields are such as ``messages[0].content``.
         """
-        jobs = self._jobs.chats(
-            messages,
-            sampling_params,
-            add_generation_prompt=add_generation_prompt,
-            continue_final_message=continue_final_message,
-            tools=tools,
-            **(chat_template_kwargs or {}),
-        )
-        return self._run(jobs, use_tqdm)
+        return self._run(self._jobs.chats(messages, sampling_params, options), use_tqdm)
 
     def embed(
         self,
@@ -212,9 +202,9 @@ class LLM:
         ]
 
     def stream(
-        self, prompt: PromptInput, sampling_params: SamplingParams | None = None
+        self, prompt: PromptInput, sampling_params: SamplingParams | None = None, **options: Unpack[AnswerOptions]
     ) -> Generator[CompletionDelta, None, None]:
-        """Complete one prompt, piece by piece.
+        """Complete one prompt, piece by piece; ``options`` as for ``generate``.
 
         The pieces of a sample, joined, are what ``generate`` returns. Close the iterator, or drop it, to stop early.
 
@@ -222,16 +212,16 @@ class LLM:
             InvalidInput: The prompt or a parameter cannot be used; raised at once.
             EngineError: The engine failed; raised while iterating.
         """
-        return self._stream(self._jobs.prompt(prompt, sampling_params))
+        return self._stream(self._jobs.prompt(prompt, sampling_params, options))
 
     def stream_chat(
         self,
         messages: Sequence[Message],
         sampling_params: SamplingParams | None = None,
-        **template: Any,
+        **options: Unpack[ChatOptions],
     ) -> Generator[CompletionDelta, None, None]:
-        """Answer one conversation, piece by piece; see ``stream``. ``template`` goes to the chat template."""
-        return self._stream(self._jobs.chat(messages, sampling_params, **template))
+        """Answer one conversation, piece by piece; see ``stream``, and ``chat`` for the options."""
+        return self._stream(self._jobs.chat(messages, sampling_params, options))
 
     def _stream(self, job: Job) -> Generator[CompletionDelta, None, None]:
         with self._driver.running([job]) as call:

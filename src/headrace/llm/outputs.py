@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from headrace.engine.messages import FinishReason
 from headrace.engine.timeline import Durations, Timeline
 from headrace.errors import EngineError
+from headrace.text.formats.pieces import ToolCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,9 @@ class CompletionOutput:
 
     Attributes:
         index: Which of the request's n samples.
-        text: The text, without control tokens and without the stop string.
+        text: The text, without control tokens and without the stop string, reasoning and calls.
+        reasoning: What the model wrote before its answer; empty for models that do not mark it.
+        tool_calls: The calls of tools, where there are tools. What began as one and is none is a part of the text.
         token_ids: All output tokens, also the one that ended the sample.
         cumulative_logprob: Sum over the output tokens; None unless log probabilities were asked for.
         logprobs: One entry an output token; None unless asked for.
@@ -46,6 +49,8 @@ class CompletionOutput:
 
     index: int
     text: str
+    reasoning: str
+    tool_calls: list[ToolCall]
     token_ids: list[int]
     cumulative_logprob: float | None
     logprobs: list[PositionLogprobs] | None
@@ -117,6 +122,8 @@ class CompletionDelta:
     Attributes:
         index: Which of the request's n samples.
         text: New text; empty while a character or a possible stop string is incomplete.
+        reasoning: New reasoning.
+        tool_calls: New calls, each whole.
         token_ids: New tokens.
         logprobs: One entry a new token; None unless asked for.
         finish_reason: Set on the sample's last delta.
@@ -126,6 +133,8 @@ class CompletionDelta:
 
     index: int
     text: str
+    reasoning: str
+    tool_calls: list[ToolCall]
     token_ids: list[int]
     logprobs: list[PositionLogprobs] | None = None
     finish_reason: FinishReason | None = None

@@ -20,7 +20,7 @@ from headrace.text.formats.reader import primed_by
 from headrace.text.formats.writer import write_calls
 from headrace.text.output_grammar import OutputGrammars, answer_source
 from headrace.text.prepared import Prepared
-from headrace.text.prompt import Prompt, chat_prompt
+from headrace.text.prompt import Prompt, chat_prompt, check_messages
 from headrace.text.reading import Reading
 from headrace.text.stream import MessageForm
 from headrace.text.tokenizer import Tokenizer
@@ -113,6 +113,7 @@ class ModelText:
         Raises:
             InvalidInput: The model has no chat template, or the conversation does not fit it; ``field`` says where.
         """
+        check_messages(conversation.messages)
         tools = list(conversation.tools)
         messages = list(conversation.messages)
         variables = {**self._reasoning(conversation), **conversation.template}

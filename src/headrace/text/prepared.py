@@ -42,6 +42,11 @@ class Prepared:
     schemas: Mapping[str, Any]
     relaxed: Mapping[str, str]
 
+    @classmethod
+    def plain(cls, prompt: Prompt, grammar: str | None) -> Prepared:
+        """A prompt whose answer is plain text."""
+        return cls(prompt, None, grammar, is_free=False, schemas={}, relaxed={})
+
     def bounds(self, *, stops: bool, endless: bool) -> Bounds:
         """What the sampling parameters have to say of the answer.
 

@@ -121,18 +121,40 @@ def normalize_messages(template: ChatTemplate, messages: Sequence[Mapping[str, A
     Raises:
         InvalidInput: A message is malformed or holds what is not text; ``field`` names the place.
     """
+    check_messages(messages)
+    return [_normalize(template, message, f"{FIELD}[{i}]") for i, message in enumerate(messages)]
+
+
+def check_messages(messages: Sequence[Mapping[str, Any]]) -> None:
+    """Messages are objects with a role, and their calls of tools are such; contents are looked at later.
+
+    Raises:
+        InvalidInput: One is not; ``field`` names the place.
+    """
     if isinstance(messages, str | bytes) or not isinstance(messages, Sequence):
         raise InvalidInput("must be a list of messages", field=FIELD)
     if not messages:
         raise InvalidInput("there must be at least one message", field=FIELD)
-    return [_normalize(template, message, f"{FIELD}[{i}]") for i, message in enumerate(messages)]
+    for i, message in enumerate(messages):
+        field = f"{FIELD}[{i}]"
+        if not isinstance(message, Mapping):
+            raise InvalidInput("a message must be an object", field=field)
+        if not isinstance(message.get("role"), str):
+            raise InvalidInput("a message must have a role", field=f"{field}.role")
+        if message.get("tool_calls") is not None:
+            _check_calls(message["tool_calls"], f"{field}.tool_calls")
+
+
+def _check_calls(calls: object, field: str) -> None:
+    if not isinstance(calls, list | tuple):
+        raise InvalidInput("must be a list", field=field)
+    for i, call in enumerate(calls):
+        function = call.get("function") if isinstance(call, Mapping) else None
+        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+            raise InvalidInput("a tool call must have a function with a name", field=f"{field}[{i}]")
 
 
 def _normalize(template: ChatTemplate, message: Mapping[str, Any], field: str) -> dict[str, Any]:
-    if not isinstance(message, Mapping):
-        raise InvalidInput("a message must be an object", field=field)
-    if not isinstance(message.get("role"), str):
-        raise InvalidInput("a message must have a role", field=f"{field}.role")
     out = dict(message)
     content = out.get("content")
     if isinstance(content, str):
@@ -146,7 +168,7 @@ def _normalize(template: ChatTemplate, message: Mapping[str, Any], field: str) -
     elif out["role"] == "assistant":
         out["content"] = ""  # it only calls tools; many templates fail on a message without content
     if out.get("tool_calls") is not None:
-        out["tool_calls"] = _tool_calls(out["tool_calls"], f"{field}.tool_calls")
+        out["tool_calls"] = [_tool_call(call) for call in out["tool_calls"]]
     return out
 
 
@@ -167,16 +189,8 @@ def _part_text(part: object, field: str) -> str:
     return text
 
 
-def _tool_calls(calls: object, field: str) -> list[Any]:
-    if not isinstance(calls, list | tuple):
-        raise InvalidInput("must be a list", field=field)
-    return [_tool_call(call, f"{field}[{i}]") for i, call in enumerate(calls)]
-
-
-def _tool_call(call: object, field: str) -> dict[str, Any]:
-    function = call.get("function") if isinstance(call, Mapping) else None
-    if not isinstance(call, Mapping) or not isinstance(function, Mapping):
-        raise InvalidInput("a tool call must have a function", field=field)
+def _tool_call(call: Mapping[str, Any]) -> dict[str, Any]:
+    function = call["function"]
     arguments = function.get("arguments")
     if isinstance(arguments, str):
         arguments = _arguments(arguments)

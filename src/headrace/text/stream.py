@@ -11,14 +11,14 @@ word is kept (see ``Tokenizer.decode``, ``continues``).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
 
 from headrace.text.detokenizer import Detokenizer
 from headrace.text.formats.notation import Format
-from headrace.text.formats.pieces import MessagePiece, Text, joined
+from headrace.text.formats.pieces import MessagePiece, Text, joined, text_of
 from headrace.text.reading import Reading
 from headrace.text.stop import StopMatcher
 from headrace.text.tokenizer import Tokenizer, Tokens
@@ -40,11 +40,6 @@ class MessageDelta:
     def text(self) -> str:
         """The part of the answer itself."""
         return text_of(self.pieces)
-
-
-def text_of(pieces: Iterable[MessagePiece]) -> str:
-    """The answer itself: all texts, joined."""
-    return "".join(piece.text for piece in pieces if isinstance(piece, Text))
 
 
 class StopSettings(Protocol):

@@ -44,6 +44,21 @@ class ToolCall:
 MessagePiece = Text | Thought | ToolCall
 
 
+def text_of(pieces: Iterable[MessagePiece]) -> str:
+    """The answer itself: all texts, joined."""
+    return "".join(piece.text for piece in pieces if isinstance(piece, Text))
+
+
+def reasoning_of(pieces: Iterable[MessagePiece]) -> str:
+    """The reasoning, joined."""
+    return "".join(piece.text for piece in pieces if isinstance(piece, Thought))
+
+
+def calls_in(pieces: Iterable[MessagePiece]) -> list[ToolCall]:
+    """The calls, in order."""
+    return [piece for piece in pieces if isinstance(piece, ToolCall)]
+
+
 def joined(pieces: Iterable[MessagePiece]) -> list[MessagePiece]:
     """The pieces with texts of the same kind that follow each other made one, and empty ones left out."""
     out: list[MessagePiece] = []
