@@ -185,7 +185,7 @@ def test_white_space_ends():
     [
         ({"type": "integer"}, 64),
         ({"type": "number"}, 64),
-        ({"type": "integer", "minimum": 0, "multipleOf": 3}, 64),
+        ({"type": "number", "minimum": 0, "multipleOf": 0.01}, 64),
         ({"type": "integer", "minimum": 10**79}, 81),
     ],
 )

@@ -20,6 +20,7 @@ MAX_PLACES = 20
 TRIED_VALUES = 1000
 MAX_DIGITS = 64  # before the point, and behind it; more where a bound has more
 _DIGITS = f"[0-9]{{1,{MAX_DIGITS}}}"
+_PRIMES = (3, 7)  # whose multiples an automaton of remainders finds
 ANY_INTEGER = f"-?(0|[1-9][0-9]{{0,{MAX_DIGITS - 1}}})"
 # With these exponents a number has a finite value in float64.
 ANY_NUMBER = rf"{ANY_INTEGER}(\.{_DIGITS})?([eE](-[0-9]{{1,3}}|\+?1?[0-9]{{1,2}}))?"
@@ -116,8 +117,12 @@ class NumberLanguages:
         for value in shape.excluded:
             (below if value < 0 else above).append(every.complement(self._equal(abs(value))))
         negative = every.sequence([every.text("-"), every.intersection(below)])
+        found = every.union([every.intersection(above), negative])
+        factors = [Fraction(factor).numerator for factor in (*shape.multiples, *shape.no_multiples)]
+        if any(factor % prime == 0 for factor in factors for prime in _PRIMES):
+            return found  # the automaton of remainders, times so many digits, would be too much for the library
         bounds = [bound[0] for bound in (shape.low, shape.high) if bound is not None]
-        return every.intersection([every.union([every.intersection(above), negative]), self._not_too_long(bounds)])
+        return every.intersection([found, self._not_too_long(bounds)])
 
     def _not_too_long(self, bounds: list[Decimal]) -> Language:
         """Numbers that have no more digits than are let in, or than these bounds have."""
@@ -187,7 +192,7 @@ class NumberLanguages:
             raise NumberError("multipleOf", f"has more than {MAX_PLACES} places after the point; use a rounder number")
         step = int(fraction * 10**places)
         parts = [self._magnitude]
-        for prime in (3, 7):
+        for prime in _PRIMES:
             if step % prime == 0:
                 step //= prime
                 parts.append(self._remainder_zero(prime))
