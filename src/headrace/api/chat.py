@@ -6,18 +6,24 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from headrace.api.fields import (
-    MAX_LOGPROBS,
-    Count,
+from headrace.api.common import (
+    CALLABLE,
+    CHOICE_OF_TOOLS,
     Labels,
-    PromptCacheOptions,
+    Moderation,
+    ParallelToolCalls,
+    PromptCacheHints,
+    PromptCacheKey,
+    PromptCacheRetention,
     ReasoningEffort,
-    Request,
-    SamplingFields,
+    SafetyIdentifier,
     ServiceTier,
-    refused,
+    Tier,
+    Verbosity,
 )
+from headrace.api.fields import MAX_LOGPROBS, Count, Request, refused
 from headrace.api.messages import Message, TextContent, template_messages
+from headrace.api.sampling import SamplingFields
 from headrace.api.tools import MAX_TOOLS, FunctionTool, ResponseFormat, ToolChoiceField
 
 
@@ -63,35 +69,24 @@ class ChatRequest(SamplingFields, frozen=True, kw_only=True):
 
     metadata: Annotated[Labels | None, Meta(description="Labels of yours. Accepted, not used.")] = None
     store: Annotated[bool | None, Meta(description="Accepted; nothing is stored.")] = None
-    service_tier: Annotated[
-        ServiceTier | None, Meta(description="flex, or priority: less or more urgent than others; see priority.")
-    ] = None
-    safety_identifier: Annotated[str | None, Meta(description="A label for your end user. Accepted, not used.")] = None
-    prompt_cache_key: Annotated[str | None, Meta(description="Accepted; prefixes are cached anyway.")] = None
-    prompt_cache_options: Annotated[
-        PromptCacheOptions | None, Meta(description="Accepted; prefixes are cached anyway.")
-    ] = None
-    prompt_cache_retention: Annotated[
-        Literal["in_memory", "in-memory", "24h"] | None, Meta(description="Accepted; prefixes are cached anyway.")
-    ] = None
+    service_tier: Tier = None
+    safety_identifier: SafetyIdentifier = None
+    prompt_cache_key: PromptCacheKey = None
+    prompt_cache_options: PromptCacheHints = None
+    prompt_cache_retention: PromptCacheRetention = None
     prediction: Annotated[Prediction | None, Meta(description="Accepted, not used: it never changes the answer.")] = (
         None
     )
 
     tools: Annotated[
         Annotated[list[FunctionTool], Meta(max_length=MAX_TOOLS)] | None,
-        Meta(description="Functions that the model may call."),
+        CALLABLE,
     ] = None
     tool_choice: Annotated[
         ToolChoiceField | None,
-        Meta(
-            description='"auto": the model decides, the default; "none"; "required": at least one; or one by name, or '
-            "some that are allowed."
-        ),
+        CHOICE_OF_TOOLS,
     ] = None
-    parallel_tool_calls: Annotated[
-        bool | None, Meta(description="Several tools may be called in one answer. Default true.")
-    ] = None
+    parallel_tool_calls: ParallelToolCalls = None
     functions: Annotated[Any, refused([None, []], "Functions are tools now: use tools.")] = None
     function_call: Annotated[Any, refused([None, "none", "auto"], "Use tool_choice.")] = None
     response_format: Annotated[
@@ -100,7 +95,7 @@ class ChatRequest(SamplingFields, frozen=True, kw_only=True):
     ] = None
     modalities: Annotated[Any, refused([None, ["text"]], 'Answers are text: modalities may be ["text"].')] = None
     audio: Annotated[Any, refused([None], "Answers are text: leave audio out.")] = None
-    moderation: Annotated[Any, refused([None], "There is no moderation model here: leave moderation out.")] = None
+    moderation: Moderation = None
     web_search_options: Annotated[
         Any, refused([None], "There is no web search here: leave web_search_options out.")
     ] = None
@@ -108,9 +103,7 @@ class ChatRequest(SamplingFields, frozen=True, kw_only=True):
         ReasoningEffort | None,
         Meta(description="How long the model is to reason, where its chat template lets it be told; none: not at all."),
     ] = None
-    verbosity: Annotated[
-        Any, refused([None, "medium"], 'Verbosity cannot be set: leave verbosity out or send "medium".')
-    ] = None
+    verbosity: Verbosity = None
 
     def sampling(self) -> dict[str, Any]:
         """Keyword arguments for ``SamplingParams``: only what was given, and ``max_tokens`` always."""

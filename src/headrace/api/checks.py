@@ -14,18 +14,13 @@ from headrace.api.chat import ChatRequest
 from headrace.api.completions import CompletionRequest
 from headrace.api.embeddings import EmbeddingRequest
 from headrace.api.errors import bad_request, unsupported
-from headrace.api.fields import (
-    INT32_MAX,
-    LOGIT_BIAS_KEY,
-    RESERVED_VARIABLES,
-    SamplingFields,
-    StreamOptions,
-)
+from headrace.api.fields import INT32_MAX, LOGIT_BIAS_KEY, RESERVED_VARIABLES
 from headrace.api.messages import AssistantMessage, Message
 from headrace.api.prompts import check_prompts
 from headrace.api.responses.checks import check_input_tokens, check_response
 from headrace.api.responses.request import InputTokensRequest, ResponsesRequest
 from headrace.api.rules import check_choice, check_refused, check_tools, deeper_than
+from headrace.api.sampling import SamplingFields, StreamOptions
 from headrace.api.tokenize import DetokenizeRequest, TokenizeRequest
 from headrace.api.tools import AllowedTools, NamedTool, TextFormat
 

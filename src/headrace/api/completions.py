@@ -6,8 +6,9 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from headrace.api.fields import MAX_LOGPROBS, SamplingFields, refused
+from headrace.api.fields import MAX_LOGPROBS, refused
 from headrace.api.prompts import Prompts, one_by_one
+from headrace.api.sampling import SamplingFields
 
 DEFAULT_MAX_TOKENS = 16
 

@@ -7,14 +7,16 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from headrace.api.fields import INT32_MAX, MAX_LABEL, TermFields
+from headrace.api.common import ModelName, User
+from headrace.api.fields import INT32_MAX
 from headrace.api.prompts import Prompts, one_by_one
+from headrace.api.sampling import TermFields
 
 
 class EmbeddingRequest(TermFields, frozen=True, kw_only=True):
     """The body of ``/v1/embeddings``."""
 
-    model: Annotated[str, Meta(description="Name of the model, as /v1/models lists it.")]
+    model: ModelName
     input: Annotated[
         Prompts,
         Meta(
@@ -30,10 +32,7 @@ class EmbeddingRequest(TermFields, frozen=True, kw_only=True):
         Annotated[int, Meta(ge=1, le=INT32_MAX)] | None,
         Meta(description="Only the model's own number: cutting vectors short is for models that were trained for it."),
     ] = None
-    user: Annotated[
-        Annotated[str, Meta(max_length=MAX_LABEL)] | None,
-        Meta(description="A label for your end user. Where no API keys are set, the server is shared between them."),
-    ] = None
+    user: User = None
     pooling: Annotated[
         Literal["mean", "last"] | None,
         Meta(description="Extension. The mean of all tokens' hidden vectors, or the last token's. Default mean."),

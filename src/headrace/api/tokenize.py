@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
+from headrace.api.common import ModelNameOrDefault
 from headrace.api.fields import Request, TokenId
 from headrace.api.messages import Message, template_messages
 from headrace.api.tools import MAX_TOOLS, FunctionTool
@@ -18,7 +19,7 @@ class TokenizeRequest(Request, frozen=True):
     messages: Annotated[
         Annotated[list[Message], Meta(min_length=1)] | None, Meta(description="A conversation, in place of prompt.")
     ] = None
-    model: Annotated[str | None, Meta(description="Name of the model; by default the one served.")] = None
+    model: ModelNameOrDefault = None
     add_special_tokens: Annotated[
         bool | None,
         Meta(
@@ -55,4 +56,4 @@ class DetokenizeRequest(Request, frozen=True):
     """The body of ``/detokenize``."""
 
     tokens: Annotated[list[TokenId], Meta(description="Token ids.", examples=[[19556, 665]])]
-    model: Annotated[str | None, Meta(description="Name of the model; by default the one served.")] = None
+    model: ModelNameOrDefault = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace.api.chat import ChatRequest
-from headrace.api.fields import SamplingFields
+from headrace.api.sampling import SamplingFields
 from headrace.api.tokenize import TokenizeRequest
 from headrace.api.tools import (
     AllowedTools,

@@ -7,17 +7,9 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from headrace.api.anthropic.blocks import CacheControl, SystemContent, Turn
-from headrace.api.fields import (
-    INT32_MAX,
-    MAX_LABEL,
-    MAX_STOP_STRINGS,
-    Count,
-    Request,
-    ServiceTier,
-    StopString,
-    TermFields,
-    refused,
-)
+from headrace.api.common import ModelName, SeedExtension, ServiceTier, Stream, TopP
+from headrace.api.fields import INT32_MAX, MAX_LABEL, MAX_STOP_STRINGS, Count, Request, StopString, given, refused
+from headrace.api.sampling import TermFields
 from headrace.api.tools import MAX_TOOLS, JsonSchema, ToolName
 
 LEAST_THINKING = 1024
@@ -118,7 +110,7 @@ class AnthropicMetadata(Request, frozen=True):
 class ConversationFields(TermFields, frozen=True, kw_only=True):
     """What makes a prompt: the fields that both requests share."""
 
-    model: Annotated[str, Meta(description="Name of the model, as /v1/models lists it.")]
+    model: ModelName
     messages: Annotated[
         list[Turn],
         Meta(
@@ -178,18 +170,12 @@ class MessagesRequest(ConversationFields, frozen=True, kw_only=True):
         Annotated[float, Meta(ge=0.0, le=1.0)] | None,
         Meta(description="0 takes the likeliest token; higher is more random. Default 1."),
     ] = None
-    top_p: Annotated[
-        Annotated[float, Meta(gt=0.0, le=1.0)] | None,
-        Meta(description="Keep the smallest set of tokens whose probability reaches top_p. Default 1."),
-    ] = None
+    top_p: TopP = None
     top_k: Annotated[
         Annotated[int, Meta(ge=0, le=INT32_MAX)] | None, Meta(description="Keep the k likeliest tokens; 0 keeps all.")
     ] = None
-    stream: Annotated[bool | None, Meta(description="Send the answer piece by piece, as server-sent events.")] = None
-    seed: Annotated[
-        Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None,
-        Meta(description="Extension. Equal seeds give equal answers, whatever runs beside them."),
-    ] = None
+    stream: Stream = None
+    seed: SeedExtension = None
 
     metadata: Annotated[AnthropicMetadata | None, Meta(description="About the request.")] = None
     service_tier: Annotated[
@@ -203,11 +189,7 @@ class MessagesRequest(ConversationFields, frozen=True, kw_only=True):
 
     def sampling(self) -> dict[str, Any]:
         """Keyword arguments for ``SamplingParams``: only what was given, and ``max_tokens`` always."""
-        params: dict[str, Any] = {
-            name: value
-            for name in ("temperature", "top_p", "top_k", "seed")
-            if (value := getattr(self, name)) is not None
-        }  # fmt: skip
+        params = given(self, "temperature", "top_p", "top_k", "seed")
         params["max_tokens"] = self.max_tokens
         if self.stop_sequences:
             params["stop"] = tuple(self.stop_sequences)

@@ -6,19 +6,32 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, field
 
-from headrace.api.fields import (
-    MAX_LABEL,
-    MAX_LOGPROBS,
-    Count,
+from headrace.api.common import (
+    CALLABLE,
+    CHOICE_OF_TOOLS,
     Labels,
-    PromptCacheOptions,
+    ModelName,
+    ModelNameOrDefault,
+    Moderation,
+    NoPadding,
+    ParallelToolCalls,
+    PromptCacheHints,
+    PromptCacheKey,
+    PromptCacheRetention,
     ReasoningEffort,
-    Request,
+    SafetyIdentifier,
+    SeedExtension,
     ServiceTier,
-    TermFields,
-    refused,
+    Stream,
+    Temperature,
+    Tier,
+    TopP,
+    User,
+    Verbosity,
 )
+from headrace.api.fields import MAX_LABEL, MAX_LOGPROBS, Count, Request, given, refused
 from headrace.api.responses.items import InputItem
+from headrace.api.sampling import TermFields
 from headrace.api.tools import MAX_TOOLS, JsonObjectFormat, JsonSchema, TextFormat, ToolName
 
 LOGPROBS: Final = "message.output_text.logprobs"
@@ -90,9 +103,7 @@ class TextConfig(Request, frozen=True):
     """What the text of an answer must look like; enforced while it is generated, or refused."""
 
     format: TextFormat | JsonObjectFormat | FlatSchemaFormat | None = None
-    verbosity: Annotated[
-        Any, refused([None, "medium"], 'Verbosity cannot be set: leave verbosity out or send "medium".')
-    ] = None
+    verbosity: Verbosity = None
 
 
 class ReasoningConfig(Request, frozen=True):
@@ -112,9 +123,7 @@ class ReasoningConfig(Request, frozen=True):
 class ResponseStreamOptions(Request, frozen=True):
     """Options of a streamed answer."""
 
-    include_obfuscation: Annotated[
-        Any, refused([None, False], "Events are never padded: leave include_obfuscation out or send false.")
-    ] = None
+    include_obfuscation: NoPadding = None
 
 
 Include = Literal[
@@ -147,18 +156,13 @@ class PromptFields(TermFields, frozen=True, kw_only=True):
     ] = None
     tools: Annotated[
         Annotated[list[ResponseTool], Meta(max_length=MAX_TOOLS)] | None,
-        Meta(description="Functions that the model may call."),
+        CALLABLE,
     ] = None
     tool_choice: Annotated[
         ResponseToolChoice | None,
-        Meta(
-            description='"auto": the model decides, the default; "none"; "required": at least one; or one by name, or '
-            "some that are allowed."
-        ),
+        CHOICE_OF_TOOLS,
     ] = None
-    parallel_tool_calls: Annotated[
-        bool | None, Meta(description="Several tools may be called in one answer. Default true.")
-    ] = None
+    parallel_tool_calls: ParallelToolCalls = None
     reasoning: Annotated[ReasoningConfig | None, Meta(description="How the model is to reason.")] = None
     text: Annotated[TextConfig | None, Meta(description="What the answer must look like.")] = None
     truncation: Annotated[
@@ -172,7 +176,7 @@ class PromptFields(TermFields, frozen=True, kw_only=True):
 class InputTokensRequest(PromptFields, frozen=True, kw_only=True):
     """The body of ``/v1/responses/input_tokens``, which counts the tokens of a prompt."""
 
-    model: Annotated[str | None, Meta(description="Name of the model; by default the one served.")] = None
+    model: ModelNameOrDefault = None
     personality: Annotated[Any, refused([None], "Models have no personalities to choose from.")] = None
 
 
@@ -183,18 +187,12 @@ class ResponsesRequest(PromptFields, frozen=True, kw_only=True):
     or refused unless they ask for nothing; the schema of a refused field lists the values that are taken.
     """
 
-    model: Annotated[str, Meta(description="Name of the model, as /v1/models lists it.")]
+    model: ModelName
     max_output_tokens: Annotated[
         Count | None, Meta(description="At most this many tokens of reasoning, text and calls together.")
     ] = None
-    temperature: Annotated[
-        Annotated[float, Meta(ge=0.0, le=2.0)] | None,
-        Meta(description="0 takes the likeliest token; higher is more random. Default 1."),
-    ] = None
-    top_p: Annotated[
-        Annotated[float, Meta(gt=0.0, le=1.0)] | None,
-        Meta(description="Keep the smallest set of tokens whose probability reaches top_p. Default 1."),
-    ] = None
+    temperature: Temperature = None
+    top_p: TopP = None
     top_logprobs: Annotated[
         Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None,
         Meta(description=f"Return that many likeliest tokens at each position; needs {LOGPROBS} in include."),
@@ -206,51 +204,35 @@ class ResponsesRequest(PromptFields, frozen=True, kw_only=True):
             "add nothing."
         ),
     ] = None
-    stream: Annotated[bool | None, Meta(description="Send the answer piece by piece, as server-sent events.")] = None
+    stream: Stream = None
     stream_options: Annotated[ResponseStreamOptions | None, Meta(description="Only with stream true.")] = None
     store: Annotated[
         bool | None, Meta(description="Keep the response for a while, to be read or continued. Default true.")
     ] = None
-    service_tier: Annotated[
-        ServiceTier | None, Meta(description="flex, or priority: less or more urgent than others; see priority.")
-    ] = None
-    user: Annotated[
-        Annotated[str, Meta(max_length=MAX_LABEL)] | None,
-        Meta(description="A label for your end user. Where no API keys are set, the server is shared between them."),
-    ] = None
-    seed: Annotated[
-        Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None,
-        Meta(description="Extension. Equal seeds give equal answers, whatever runs beside them."),
-    ] = None
+    service_tier: Tier = None
+    user: User = None
+    seed: SeedExtension = None
 
     metadata: Annotated[Labels | None, Meta(description="Labels of yours, returned with the response.")] = None
     max_tool_calls: Annotated[
         Count | None, Meta(description="Accepted: it bounds calls of built-in tools, of which there are none.")
     ] = None
-    safety_identifier: Annotated[str | None, Meta(description="A label for your end user. Accepted, not used.")] = None
-    prompt_cache_key: Annotated[str | None, Meta(description="Accepted; prefixes are cached anyway.")] = None
-    prompt_cache_options: Annotated[
-        PromptCacheOptions | None, Meta(description="Accepted; prefixes are cached anyway.")
-    ] = None
-    prompt_cache_retention: Annotated[
-        Literal["in_memory", "in-memory", "24h"] | None, Meta(description="Accepted; prefixes are cached anyway.")
-    ] = None
+    safety_identifier: SafetyIdentifier = None
+    prompt_cache_key: PromptCacheKey = None
+    prompt_cache_options: PromptCacheHints = None
+    prompt_cache_retention: PromptCacheRetention = None
 
     background: Annotated[Any, refused([None, False], "Answers are sent while you wait: leave background out.")] = None
     background_options: Annotated[Any, refused([None], "There are no answers in the background.")] = None
     context_management: Annotated[Any, refused([None, []], "Conversations are not compacted here.")] = None
     prompt: Annotated[Any, refused([None], "There are no stored prompts here: send input.")] = None
-    moderation: Annotated[Any, refused([None], "There is no moderation model here: leave moderation out.")] = None
+    moderation: Moderation = None
     image: Annotated[Any, refused([None], "There are no images here: leave image out.")] = None
     access_programs: Annotated[Any, refused([None], "There are no access programs here.")] = None
 
     def sampling(self) -> dict[str, Any]:
         """Keyword arguments for ``SamplingParams``: only what was given, and ``max_tokens`` always."""
-        params: dict[str, Any] = {
-            name: value
-            for name in ("temperature", "top_p", "seed")
-            if (value := getattr(self, name)) is not None
-        }  # fmt: skip
+        params = given(self, "temperature", "top_p", "seed")
         params["max_tokens"] = self.max_output_tokens
         if self.wants(LOGPROBS):
             params["logprobs"] = self.top_logprobs or 0
