@@ -16,12 +16,13 @@ from typing import Any, get_args
 import msgspec
 from msgspec import UNSET
 
-from headrace.api import answers
 from headrace.api.anthropic.errors import AnthropicError
 from headrace.api.anthropic.events import MessageEvent
 from headrace.api.anthropic.message import AnthropicMessage, ModelInfo, ModelInfoList, TokenCount
 from headrace.api.anthropic.request import CountTokensRequest, MessagesRequest
 from headrace.api.chat import ChatRequest
+from headrace.api.chat_answers import ChatCompletion, ChatCompletionChunk
+from headrace.api.completion_answers import Completion
 from headrace.api.completions import CompletionRequest
 from headrace.api.embeddings import EmbeddingList, EmbeddingRequest
 from headrace.api.errors import ErrorBody
@@ -30,6 +31,7 @@ from headrace.api.prompts import PROMPTS_SCHEMA
 from headrace.api.responses.events import StreamEvent
 from headrace.api.responses.output import DeletedResponse, InputItemList, InputTokens, Response
 from headrace.api.responses.request import LOGPROBS, InputTokensRequest, ResponsesRequest
+from headrace.api.server_answers import DebugAnswer, Detokenized, Model, ModelList, Status, Tokenized
 from headrace.api.tokenize import DetokenizeRequest, TokenizeRequest
 
 Schema = dict[str, Any]
@@ -46,16 +48,16 @@ REQUESTS = (
     CountTokensRequest,
 )
 ANSWERS = (
-    answers.ChatCompletion,
-    answers.ChatCompletionChunk,
-    answers.Completion,
+    ChatCompletion,
+    ChatCompletionChunk,
+    Completion,
     EmbeddingList,
-    answers.Model,
-    answers.ModelList,
-    answers.Tokenized,
-    answers.Detokenized,
-    answers.Status,
-    answers.DebugAnswer,
+    Model,
+    ModelList,
+    Tokenized,
+    Detokenized,
+    Status,
+    DebugAnswer,
     ErrorBody,
     Response,
     *get_args(StreamEvent),

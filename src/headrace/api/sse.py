@@ -5,9 +5,11 @@ Streams of completions are data lines, then ``[DONE]``. Those of the Responses a
 
 from __future__ import annotations
 
-from headrace.api.answers import ChatCompletionChunk, Completion, encode
+from headrace.api.answers import encode
 from headrace.api.anthropic.errors import AnthropicError
 from headrace.api.anthropic.events import MessageEvent
+from headrace.api.chat_answers import ChatCompletionChunk
+from headrace.api.completion_answers import Completion
 from headrace.api.errors import ApiError
 from headrace.api.responses.events import StreamEvent
 

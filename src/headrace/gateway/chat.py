@@ -9,7 +9,9 @@ from msgspec import UNSET, UnsetType
 from starlette.requests import Request
 from starlette.responses import Response
 
-from headrace.api.answers import (
+from headrace.api.answers import encode, new_id, unix_time, usage
+from headrace.api.chat import ChatRequest
+from headrace.api.chat_answers import (
     AnswerMessage,
     CalledFunction,
     CalledTool,
@@ -19,12 +21,7 @@ from headrace.api.answers import (
     ChatCompletionChunk,
     ChunkChoice,
     Delta,
-    encode,
-    new_id,
-    unix_time,
-    usage,
 )
-from headrace.api.chat import ChatRequest
 from headrace.api.parsing import parse_chat, warning_header
 from headrace.api.sse import DONE, event
 from headrace.gateway.answer import Answer, AnsweredSample, finish_fields, serve

@@ -9,8 +9,10 @@ from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
 
-from headrace.api.answers import Completion, CompletionChoice, CompletionLogprobs, encode, new_id, unix_time, usage
+from headrace.api.answers import encode, new_id, unix_time, usage
+from headrace.api.completion_answers import Completion, CompletionChoice
 from headrace.api.completions import CompletionRequest
+from headrace.api.logprobs import CompletionLogprobs
 from headrace.api.parsing import parse_completion
 from headrace.api.sse import DONE, event
 from headrace.engine.messages import PositionLogprobs

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from headrace.api.answers import (
+from headrace.api.logprobs import (
     ChatLogprobs,
     CompletionLogprobs,
     TokenLogprob,

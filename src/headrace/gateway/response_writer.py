@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from headrace.api.answers import writable
+from headrace.api.logprobs import writable
 from headrace.api.responses.events import (
     ArgumentsDelta,
     ArgumentsDone,

@@ -6,9 +6,10 @@ from msgspec import UNSET, UnsetType
 from starlette.requests import Request
 from starlette.responses import Response
 
-from headrace.api.answers import Detokenized, Tokenized, encode
+from headrace.api.answers import encode
 from headrace.api.errors import unavailable
 from headrace.api.parsing import parse_detokenize, parse_tokenize
+from headrace.api.server_answers import Detokenized, Tokenized
 from headrace.api.tokenize import TokenizeRequest
 from headrace.gateway.answer import tokenized
 from headrace.gateway.conversations import tokenize_conversation

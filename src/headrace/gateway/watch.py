@@ -10,12 +10,13 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from headrace.api.answers import DebugAnswer, Model, ModelList, Status, encode
+from headrace.api.answers import encode
 from headrace.api.anthropic.message import ModelInfo, ModelInfoList
 from headrace.api.docs_page import docs_page
 from headrace.api.errors import unavailable
 from headrace.api.openapi import openapi_document, openapi_json
 from headrace.api.schemas import Served
+from headrace.api.server_answers import DebugAnswer, Model, ModelList, Status
 from headrace.gateway.dialect import speaks_anthropic
 from headrace.gateway.http import json_response
 from headrace.gateway.replica import ReplicaGone
