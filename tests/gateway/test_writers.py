@@ -14,7 +14,7 @@ from official_types import MESSAGE_EVENT, RESPONSE_EVENT, strictly
 from headrace.api.anthropic.message import ThinkingBlock, ToolUseBlock, call_id, signature_of, tool_use_id
 from headrace.api.responses.output import sealed, unsealed
 from headrace.engine.messages import PositionLogprobs
-from headrace.gateway.generation import SampleDelta
+from headrace.gateway.job import SampleDelta
 from headrace.gateway.message_writer import BlockWriter
 from headrace.gateway.response_writer import OutputWriter
 from headrace.models.opening import open_checkpoint

@@ -1,8 +1,8 @@
 """What answers have in common: usage, timings, ids, and their encoding.
 
 Answers are, field for field, as OpenAI documents them, with vLLM's names for what OpenAI does not have. Fields that are
-``UNSET`` are left out of the JSON; ``None`` is written as null where OpenAI writes null. Extensions appear only where they
-were asked for (``token_ids``, ``prompt_token_ids``, ``timings``) or say something (``stop_reason``).
+``UNSET`` are left out of the JSON; ``None`` is written as null where OpenAI writes null. Extensions appear only where
+they were asked for (``token_ids``, ``prompt_token_ids``, ``timings``) or say something (``stop_reason``).
 """
 
 from __future__ import annotations

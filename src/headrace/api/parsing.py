@@ -53,11 +53,6 @@ class Parsed(msgspec.Struct, Generic[R], frozen=True):
     request: R
     warnings: tuple[str, ...] = ()
 
-    @property
-    def warning_header(self) -> str | None:
-        """The value of ``X-Headrace-Warning``; None: no header."""
-        return warning_header(self.warnings)
-
 
 def warning_header(warnings: Sequence[str]) -> str | None:
     """The value of ``X-Headrace-Warning``, printable ASCII and at most 2,000 characters; None: no header."""

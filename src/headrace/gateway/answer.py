@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -15,23 +14,11 @@ from starlette.responses import Response
 from headrace.api.answers import Timings, timings
 from headrace.engine.messages import Finish, PositionLogprobs
 from headrace.engine.timeline import merged
-from headrace.gateway.generation import Job, SampleDelta
 from headrace.gateway.http import EventStream, json_response, until_disconnected
+from headrace.gateway.job import Job, SampleDelta
+from headrace.gateway.opening import aside
 from headrace.gateway.services import Services
 from headrace.text.formats.pieces import MessagePiece, ToolCall, calls_in, reasoning_of, text_of
-
-T = TypeVar("T")
-
-# Turning text into tokens takes about a microsecond a token: beyond this it moves to a thread, so that the streams
-# of others go on.
-INLINE_BYTES = 20_000
-
-
-async def tokenized(size: int, make: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
-    """Call ``make``, which tokenizes about ``size`` bytes of text: here if they are few, else in a thread."""
-    if size <= INLINE_BYTES:
-        return make(*args, **kwargs)
-    return await asyncio.to_thread(make, *args, **kwargs)
 
 
 class AnsweredSample:
@@ -150,7 +137,7 @@ class Shape(Protocol):
 
 
 async def serve(
-    http: Request, services: Services, answer: Answer, *, warning: str | None, stream: bool, shape: Shape
+    http: Request, services: Services, answer: Answer, *, headers: dict[str, str], stream: bool, shape: Shape
 ) -> Response:
     """Run an answer's jobs and send it.
 
@@ -159,20 +146,25 @@ async def serve(
         ClientDisconnect: The client of an answer that is not streamed went away.
     """
     if not stream:
-        return await serve_whole(http, services, answer, warning=warning, body=shape.whole)
+        return await serve_whole(http, services, answer, headers=headers, body=shape.whole)
     steps, close = _begin(http, services, answer)
-    keep_alive, headers = services.config.keep_alive, _warned(warning)
-    return EventStream(shape.events(steps), keep_alive=keep_alive, headers=headers, on_close=close)
+    return EventStream(shape.events(steps), keep_alive=services.config.keep_alive, headers=headers, on_close=close)
 
 
 async def serve_whole(
-    http: Request, services: Services, answer: Answer, *, warning: str | None, body: Callable[[], bytes]
+    http: Request,
+    services: Services,
+    answer: Answer,
+    *,
+    headers: dict[str, str],
+    body: Callable[[], bytes],
+    size: int = 0,
 ) -> Response:
-    """Run an answer's jobs and send its body once all have ended; raises what ``serve`` raises."""
+    """Run an answer's jobs and send its body, of about ``size`` bytes, once all have ended; raises as ``serve``."""
     steps, close = _begin(http, services, answer)
     try:
         await until_disconnected(http, _exhaust(steps))
-        return json_response(body(), _warned(warning))
+        return json_response(await aside(size, body), headers)
     finally:
         await close()
 
@@ -193,10 +185,6 @@ def _begin(
             http.state.log.update(answer.log_fields())
 
     return steps, close
-
-
-def _warned(warning: str | None) -> dict[str, str]:
-    return {} if warning is None else {"X-Headrace-Warning": warning}
 
 
 async def _exhaust(steps: AsyncIterator[list[SampleDelta]]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncGenerator, AsyncIterator
 
 from msgspec import UNSET, UnsetType
@@ -22,14 +21,14 @@ from headrace.api.chat_answers import (
     ChunkChoice,
     Delta,
 )
-from headrace.api.parsing import parse_chat, warning_header
+from headrace.api.parsing import parse_chat
 from headrace.api.sse import DONE, event
 from headrace.gateway.answer import Answer, AnsweredSample, finish_fields, serve
 from headrace.gateway.conversation_job import conversation_job
 from headrace.gateway.conversations import chat_conversation
-from headrace.gateway.generation import SampleDelta
-from headrace.gateway.http import read_body
+from headrace.gateway.job import SampleDelta
 from headrace.gateway.logprobs import chat_logprobs
+from headrace.gateway.opening import opened
 from headrace.gateway.services import Services
 from headrace.text.formats.pieces import Text, Thought, ToolCall
 
@@ -42,20 +41,14 @@ class Chat:
 
     async def __call__(self, http: Request) -> Response:
         """Answer a chat completion request."""
-        services, received = self._services, time.monotonic()
-        body = await read_body(http, services.config)
-        parsed = parse_chat(body, lenient=services.config.lenient)
-        request = parsed.request
-        services.check_model(request.model)
+        services = self._services
+        opening = await opened(http, services, parse_chat)
+        request = opening.request
         own = "max_tokens" if request.max_completion_tokens is None else "max_completion_tokens"
         made = await conversation_job(
             services,
+            opening,
             chat_conversation(request),
-            request.sampling(),
-            request,
-            size=len(body),
-            received=received,
-            tenant=http.state.tenant,
             fields=("messages", own),
         )
         answer = Answer([made.job], wants_timings=bool(request.timings))
@@ -64,7 +57,7 @@ class Chat:
             http,
             services,
             answer,
-            warning=warning_header((*parsed.warnings, *made.warnings)),
+            headers=opening.headers(made.warnings),
             stream=bool(request.stream),
             shape=shape,
         )

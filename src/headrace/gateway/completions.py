@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncGenerator, AsyncIterator
 
 from msgspec import UNSET
@@ -17,11 +16,11 @@ from headrace.api.parsing import parse_completion
 from headrace.api.sse import DONE, event
 from headrace.engine.messages import PositionLogprobs
 from headrace.engine.sampling_params import SamplingParams
-from headrace.gateway.answer import Answer, AnsweredSample, finish_fields, serve, tokenized
+from headrace.gateway.answer import Answer, AnsweredSample, finish_fields, serve
 from headrace.gateway.conversations import answer_form
-from headrace.gateway.generation import Job, SampleDelta
-from headrace.gateway.http import read_body
+from headrace.gateway.job import Job, SampleDelta
 from headrace.gateway.logprobs import CompletionLogprobsWriter, Echo
+from headrace.gateway.opening import aside, opened
 from headrace.gateway.prompts import prompts_of
 from headrace.gateway.services import Services
 from headrace.text.prompt import Prompt
@@ -36,26 +35,24 @@ class Completions:
 
     async def __call__(self, http: Request) -> Response:
         """Answer a completion request."""
-        services, received = self._services, time.monotonic()
-        body = await read_body(http, services.config)
-        parsed = parse_completion(body, lenient=services.config.lenient)
-        request = parsed.request
-        services.check_model(request.model)
+        services = self._services
+        opening = await opened(http, services, parse_completion)
+        request = opening.request
         form = answer_form(request)
-        grammar = await tokenized(len(body), services.text.answer_grammar, form)
+        grammar = await aside(opening.size, services.text.answer_grammar, form)
         await services.grammars.check(grammar, form.field)
         params = SamplingParams(**request.sampling(), grammar=grammar)
         given = request.prompts()
-        prompts = await tokenized(len(body), prompts_of, services, given)
+        prompts = await aside(opening.size, prompts_of, services, given)
         for (field, _), prompt in zip(given, prompts, strict=True):
             services.generator.check(prompt, params, explicit_max=request.max_tokens, fields=(field, "max_tokens"))
-        jobs = [Job.of(request, prompt, params, received, http.state.tenant) for prompt in prompts]
+        jobs = [Job.of(opening, prompt, params) for prompt in prompts]
         answer = Answer(jobs, wants_timings=bool(request.timings))
         return await serve(
             http,
             services,
             answer,
-            warning=parsed.warning_header,
+            headers=opening.headers(),
             stream=bool(request.stream),
             shape=_Shape(services, request, answer),
         )

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from headrace.engine.sampling_params import SamplingParams
 from headrace.errors import InvalidInput
-from headrace.gateway.answer import tokenized
-from headrace.gateway.generation import Job, JobTerms
+from headrace.gateway.job import Job, JobTerms, Opened
+from headrace.gateway.opening import aside
 from headrace.gateway.services import Services
 from headrace.gateway.tool_calls import ArgumentCheck
 from headrace.text.conversation import Conversation
+
+
+class AnswerTerms(JobTerms, Protocol):
+    """What a request says of how it is answered."""
+
+    def sampling(self) -> dict[str, Any]:
+        """Keyword arguments for ``SamplingParams``, ``max_tokens`` among them."""
 
 
 class ConversationJob(NamedTuple):
@@ -29,14 +36,11 @@ class ConversationJob(NamedTuple):
 
 async def conversation_job(
     services: Services,
+    opened: Opened[AnswerTerms],
     conversation: Conversation,
-    sampling: Mapping[str, Any],
-    terms: JobTerms,
     *,
-    size: int,
-    received: float,
-    tenant: str | None,
     fields: tuple[str, str],
+    more_bytes: int = 0,
     names: Mapping[str, str] | None = None,
     may_be_cut: bool = False,
 ) -> ConversationJob:
@@ -44,13 +48,10 @@ async def conversation_job(
 
     Args:
         services: What routes work with.
+        opened: The request that asks it.
         conversation: What is to be answered.
-        sampling: Keyword arguments for ``SamplingParams``, ``max_tokens`` among them.
-        terms: On what terms it is served.
-        size: Bytes of the body.
-        received: Stamp of the arrival.
-        tenant: Owner of the key that was shown.
         fields: What the caller calls messages and ``max_tokens``.
+        more_bytes: Of the conversation, that are not in the body.
         names: What the caller calls fields of the conversation, where it is something else.
         may_be_cut: ``max_tokens`` may be more than the context holds, which then ends the answer.
 
@@ -59,7 +60,8 @@ async def conversation_job(
         ApiError: 503, nothing is known of the model yet.
     """
     with in_words_of_caller(names or {}):
-        prepared = await tokenized(size, services.text.prepare, conversation)
+        prepared = await aside(opened.size + more_bytes, services.text.prepare, conversation)
+    sampling = opened.request.sampling()
     endless = bool(sampling.get("min_tokens") or sampling.get("ignore_eos"))
     bounds = prepared.bounds(stops=bool(sampling.get("stop")), endless=endless)
     await services.grammars.check(bounds.grammar, "tools" if conversation.tools else conversation.answer.field)
@@ -67,7 +69,7 @@ async def conversation_job(
     explicit_max = None if may_be_cut else sampling["max_tokens"]
     services.generator.check(prepared.prompt, params, explicit_max=explicit_max, fields=fields)
     check = ArgumentCheck(prepared.unenforced(bounds))
-    job = Job.of(terms, prepared.prompt, params, received, tenant, prepared.form, check)
+    job = Job.of(opened, prepared.prompt, params, form=prepared.form, check=check)
     warnings = tuple(
         f"Arguments of tool {name!r} are not constrained: {reason}." for name, reason in prepared.relaxed.items()
     )

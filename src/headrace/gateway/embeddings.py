@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import time
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -14,9 +13,9 @@ from headrace.api.errors import bad_request
 from headrace.api.parsing import parse_embedding
 from headrace.engine.embedding import to_vector
 from headrace.engine.sampling_params import SamplingParams
-from headrace.gateway.answer import Answer, AnsweredSample, serve_whole, tokenized
-from headrace.gateway.generation import Job
-from headrace.gateway.http import read_body
+from headrace.gateway.answer import Answer, AnsweredSample, serve_whole
+from headrace.gateway.job import Job
+from headrace.gateway.opening import aside, opened
 from headrace.gateway.prompts import prompts_of
 from headrace.gateway.services import Services
 
@@ -31,22 +30,29 @@ class Embeddings:
 
     async def __call__(self, http: Request) -> Response:
         """Answer with a vector for each input."""
-        services, received = self._services, time.monotonic()
-        body = await read_body(http, services.config)
-        parsed = parse_embedding(body, lenient=services.config.lenient)
-        request = parsed.request
-        services.check_model(request.model)
+        services = self._services
+        opening = await opened(http, services, parse_embedding)
+        request = opening.request
         inputs = request.inputs()
-        prompts = await tokenized(len(body), prompts_of, services, inputs)
+        prompts = await aside(opening.size, prompts_of, services, inputs)
         for (field, _), prompt in zip(inputs, prompts, strict=True):
             services.generator.check(prompt, NO_TOKENS, fields=(field, "max_tokens"), answered=False)
         self._check_dimensions(request)
         pooling = request.pooling or "mean"
-        jobs = [Job.of(request, prompt, NO_TOKENS, received, http.state.tenant, pooling=pooling) for prompt in prompts]
+        jobs = [Job.of(opening, prompt, NO_TOKENS, pooling=pooling) for prompt in prompts]
         answer = Answer(jobs)
         return await serve_whole(
-            http, services, answer, warning=parsed.warning_header, body=lambda: self._body(request, answer)
+            http,
+            services,
+            answer,
+            headers=opening.headers(),
+            body=lambda: self._body(request, answer),
+            size=len(jobs) * self._bytes_a_vector(),
         )
+
+    def _bytes_a_vector(self) -> int:
+        info = self._services.replica.info
+        return 0 if info is None else 4 * info.hidden_size
 
     def _check_dimensions(self, request: EmbeddingRequest) -> None:
         info = self._services.replica.info

@@ -8,143 +8,25 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 
 from headrace.api.errors import ApiError, deadline_unmet, internal_error, overloaded, unavailable
-from headrace.engine.messages import Finish, Generate, PositionLogprobs, TokenDelta
+from headrace.engine.messages import Generate, TokenDelta
 from headrace.engine.sampling_params import SamplingParams
 from headrace.engine.validation import check_request, check_room
 from headrace.gateway.config import GatewayConfig
+from headrace.gateway.job import Job, SampleDelta
 from headrace.gateway.metrics import Metrics
 from headrace.gateway.replica import Replica, ReplicaGone, ReplicaState
-from headrace.gateway.tool_calls import NOTHING_TO_CHECK, ArgumentCheck, count_calls
-from headrace.runtime.batch import Pooling
+from headrace.gateway.tool_calls import count_calls
 from headrace.text.call_ids import CallIds
-from headrace.text.formats.pieces import MessagePiece, text_of
 from headrace.text.model_text import ModelText
 from headrace.text.prompt import Prompt
-from headrace.text.stream import MessageForm, MessageStream
+from headrace.text.stream import MessageStream
 from headrace.text.tokenizer import Tokenizer
 
 SECONDS_A_SAMPLE = 2.0  # a guess for Retry-After before anything was measured
-
-
-class JobTerms(Protocol):
-    """On what terms a request is served; every request body has them."""
-
-    @property
-    def cache_salt(self) -> str | None:
-        """Prefixes are shared only with requests of the same salt."""
-
-    @property
-    def user(self) -> str | None:
-        """The caller's label of its end user."""
-
-    @property
-    def urgency(self) -> int:
-        """Lower is more urgent."""
-
-    @property
-    def deadline_ms(self) -> float | None:
-        """Milliseconds within which the first token is wanted."""
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """A request that may be run.
-
-    Attributes:
-        prompt: Its tokens.
-        params: How to sample.
-        received: Stamp of the arrival.
-        tokenized: Stamp of the tokenization.
-        salt: Root of the prefix tree.
-        tenant: Whose share of the engine it is served from.
-        priority: Lower is more urgent.
-        deadline: Stamp by which the first token is wanted, or the request is to be refused.
-        form: How the answer is taken apart; None: it is plain text.
-        check: Judges the arguments of calls.
-        pooling: An embedding is wanted, made like this; None: an answer.
-    """
-
-    prompt: Prompt
-    params: SamplingParams
-    received: float
-    tokenized: float
-    salt: str = ""
-    tenant: str = ""
-    priority: int = 0
-    deadline: float | None = None
-    form: MessageForm | None = None
-    check: ArgumentCheck = NOTHING_TO_CHECK
-    pooling: Pooling | None = None
-
-    @classmethod
-    def of(
-        cls,
-        request: JobTerms,
-        prompt: Prompt,
-        params: SamplingParams,
-        received: float,
-        tenant: str | None,
-        form: MessageForm | None = None,
-        check: ArgumentCheck = NOTHING_TO_CHECK,
-        pooling: Pooling | None = None,
-    ) -> Job:
-        """The job of a request whose prompt was just tokenized.
-
-        Owners of keys share no prefixes with each other. Without keys a request's ``user`` is the tenant, which is no
-        more than what the caller says, and prefixes are shared by all.
-        """
-        salt = request.cache_salt or ""
-        return cls(
-            prompt,
-            params,
-            received,
-            time.monotonic(),
-            salt=salt if tenant is None else f"{tenant}\n{salt}",
-            tenant=tenant if tenant is not None else request.user or "",
-            priority=request.urgency,
-            deadline=None if request.deadline_ms is None else received + request.deadline_ms / 1000,
-            form=form,
-            check=check,
-            pooling=pooling,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class SampleDelta:
-    """What a step added to a sample.
-
-    Attributes:
-        choice: Which of the answer's choices: sample ``s`` of job ``j`` is choice ``j * n + s``.
-        pieces: New text, reasoning and calls; may be none while something is incomplete.
-        tokens: New tokens, all of them.
-        logprobs: One entry a new token that is part of the text, where asked for.
-        prompt_logprobs: With the first delta, where asked for.
-        cached_tokens: With the first delta.
-        finish: With the last delta.
-        reasoning_tokens: How many of all tokens so far were reasoning.
-        embedding: With the only delta of an embedding; see ``TokenDelta``.
-    """
-
-    choice: int
-    pieces: list[MessagePiece]
-    tokens: list[int] = field(default_factory=list)
-    logprobs: list[PositionLogprobs] = field(default_factory=list)
-    prompt_logprobs: list[PositionLogprobs] | None = None
-    cached_tokens: int | None = None
-    finish: Finish | None = None
-    reasoning_tokens: int = 0
-    embedding: bytes | None = None
-
-    @property
-    def text(self) -> str:
-        """The new part of the answer itself."""
-        return text_of(self.pieces)
 
 
 class Generator:

@@ -12,7 +12,6 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from headrace.api.errors import ApiError, internal_error, request_timeout, too_large, unsupported_media_type
-from headrace.api.parsing import Parsed
 from headrace.api.sse import HEADERS, KEEP_ALIVE
 from headrace.gateway.config import GatewayConfig
 from headrace.gateway.dialect import error_body, error_event_for
@@ -161,11 +160,6 @@ class EventStream(Response):
 def json_response(body: bytes, headers: dict[str, str] | None = None, status: int = 200) -> Response:
     """An answer of encoded JSON."""
     return Response(body, status, headers, media_type="application/json")
-
-
-def warning_headers(parsed: Parsed[Any]) -> dict[str, str]:
-    """The header that tells which fields of a request were ignored, if any were."""
-    return {} if parsed.warning_header is None else {"X-Headrace-Warning": parsed.warning_header}
 
 
 def error_response(error: ApiError, scope: Scope) -> Response:

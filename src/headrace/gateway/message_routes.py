@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncGenerator, AsyncIterator
 
 from msgspec.structs import replace
@@ -12,14 +11,15 @@ from starlette.responses import Response
 from headrace.api.answers import encode
 from headrace.api.anthropic.events import MessageDelta, MessageEnd, MessageStart, MessageStop, Ping
 from headrace.api.anthropic.message import AnthropicMessage, AnthropicUsage, StopReason, TokenCount, new_message_id
-from headrace.api.parsing import parse_count_tokens, parse_messages, warning_header
+from headrace.api.parsing import parse_count_tokens, parse_messages
 from headrace.api.sse import named_event
-from headrace.gateway.answer import Answer, serve, tokenized
+from headrace.gateway.answer import Answer, serve
 from headrace.gateway.conversation_job import conversation_job, in_words_of_caller
-from headrace.gateway.generation import SampleDelta
-from headrace.gateway.http import json_response, read_body, warning_headers
+from headrace.gateway.http import json_response
+from headrace.gateway.job import SampleDelta
 from headrace.gateway.message_conversation import message_conversation, names
 from headrace.gateway.message_writer import BlockWriter
+from headrace.gateway.opening import aside, opened
 from headrace.gateway.services import Services
 from headrace.text.formats.pieces import joined
 
@@ -32,19 +32,13 @@ class Messages:
 
     async def create(self, http: Request) -> Response:
         """Answer a request for a message."""
-        services, received = self._services, time.monotonic()
-        body = await read_body(http, services.config)
-        parsed = parse_messages(body, lenient=services.config.lenient)
-        request = parsed.request
-        services.check_model(request.model)
+        services = self._services
+        opening = await opened(http, services, parse_messages)
+        request = opening.request
         made = await conversation_job(
             services,
+            opening,
             message_conversation(request),
-            request.sampling(),
-            request,
-            size=len(body),
-            received=received,
-            tenant=http.state.tenant,
             fields=("messages", "max_tokens"),
             names=names(request),
             may_be_cut=True,
@@ -54,7 +48,7 @@ class Messages:
             http,
             services,
             answer,
-            warning=warning_header((*parsed.warnings, *made.warnings)),
+            headers=opening.headers(made.warnings),
             stream=bool(request.stream),
             shape=_Shape(services.model, answer, request.max_tokens),
         )
@@ -62,12 +56,11 @@ class Messages:
     async def count_tokens(self, http: Request) -> Response:
         """Answer how many tokens a prompt has."""
         services = self._services
-        body = await read_body(http, services.config)
-        parsed = parse_count_tokens(body, lenient=services.config.lenient)
-        services.check_model(parsed.request.model)
-        with in_words_of_caller(names(parsed.request)):
-            prompt = await tokenized(len(body), services.text.prompt, message_conversation(parsed.request))
-        return json_response(encode(TokenCount(len(prompt.tokens))), warning_headers(parsed))
+        opening = await opened(http, services, parse_count_tokens)
+        request = opening.request
+        with in_words_of_caller(names(request)):
+            prompt = await aside(opening.size, services.text.prompt, message_conversation(request))
+        return json_response(encode(TokenCount(len(prompt.tokens))), opening.headers())
 
 
 class _Shape:

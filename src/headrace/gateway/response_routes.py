@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncGenerator, AsyncIterator
 
 import msgspec
@@ -12,7 +11,7 @@ from starlette.responses import Response as HttpResponse
 
 from headrace.api.answers import encode, unix_time
 from headrace.api.errors import ApiError
-from headrace.api.parsing import parse_response, warning_header
+from headrace.api.parsing import parse_response
 from headrace.api.responses.events import Completed, Created, Failed, Incomplete, InProgress
 from headrace.api.responses.items import InputItem
 from headrace.api.responses.output import (
@@ -26,8 +25,8 @@ from headrace.api.responses.request import ENCRYPTED, ResponsesRequest
 from headrace.api.sse import named_event
 from headrace.gateway.answer import Answer, serve
 from headrace.gateway.conversation_job import conversation_job
-from headrace.gateway.generation import SampleDelta
-from headrace.gateway.http import read_body
+from headrace.gateway.job import SampleDelta
+from headrace.gateway.opening import opened
 from headrace.gateway.response_context import StoredContext
 from headrace.gateway.response_conversation import NAMES, response_conversation
 from headrace.gateway.response_writer import OutputWriter
@@ -44,21 +43,16 @@ class CreateResponse:
 
     async def __call__(self, http: Request) -> HttpResponse:
         """Answer a request for a response."""
-        services, received = self._services, time.monotonic()
-        body = await read_body(http, services.config)
-        parsed = parse_response(body, lenient=services.config.lenient)
-        request = parsed.request
-        services.check_model(request.model)
+        services = self._services
+        opening = await opened(http, services, parse_response)
+        request = opening.request
         context = StoredContext(services.responses, http.state.tenant)
         items = context.items(request)
         made = await conversation_job(
             services,
+            opening,
             response_conversation(request, items),
-            request.sampling(),
-            request,
-            size=len(body) + context.bytes_read,
-            received=received,
-            tenant=http.state.tenant,
+            more_bytes=context.bytes_read,
             fields=("input", "max_output_tokens"),
             names=NAMES,
         )
@@ -69,7 +63,7 @@ class CreateResponse:
             http,
             services,
             answer,
-            warning=warning_header((*parsed.warnings, *made.warnings)),
+            headers=opening.headers(made.warnings),
             stream=stream,
             shape=_Shape(services, request, answer, writer, context, items),
         )

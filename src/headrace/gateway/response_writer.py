@@ -37,7 +37,7 @@ from headrace.api.responses.output import (
     sealed,
 )
 from headrace.engine.messages import PositionLogprobs
-from headrace.gateway.generation import SampleDelta
+from headrace.gateway.job import SampleDelta
 from headrace.text.formats.pieces import MessagePiece, Text, Thought, ToolCall
 from headrace.text.tokenizer import Tokenizer
 

@@ -13,9 +13,9 @@ from headrace.api.answers import encode
 from headrace.api.errors import ApiError, bad_request, unsupported
 from headrace.api.parsing import parse_input_tokens
 from headrace.api.responses.output import DeletedResponse, InputItemList, InputTokens
-from headrace.gateway.answer import tokenized
 from headrace.gateway.conversation_job import in_words_of_caller
-from headrace.gateway.http import json_response, read_body, warning_headers
+from headrace.gateway.http import json_response
+from headrace.gateway.opening import aside, opened
 from headrace.gateway.response_context import StoredContext
 from headrace.gateway.response_conversation import NAMES, response_conversation
 from headrace.gateway.response_store import StoredResponse
@@ -50,14 +50,13 @@ class StoredResponses:
     async def input_tokens(self, http: Request) -> Response:
         """``POST /v1/responses/input_tokens``."""
         services = self._services
-        body = await read_body(http, services.config)
-        parsed = parse_input_tokens(body, lenient=services.config.lenient)
-        services.check_model(parsed.request.model)
+        opening = await opened(http, services, parse_input_tokens)
+        request = opening.request
         context = StoredContext(services.responses, http.state.tenant)
-        conversation = response_conversation(parsed.request, context.items(parsed.request))
+        conversation = response_conversation(request, context.items(request))
         with in_words_of_caller(NAMES):
-            prompt = await tokenized(len(body) + context.bytes_read, services.text.prompt, conversation)
-        return json_response(encode(InputTokens(input_tokens=len(prompt.tokens))), warning_headers(parsed))
+            prompt = await aside(opening.size + context.bytes_read, services.text.prompt, conversation)
+        return json_response(encode(InputTokens(input_tokens=len(prompt.tokens))), opening.headers())
 
     def _retrieve(self, http: Request) -> Response:
         if http.query_params.get("stream", "false") == "true":

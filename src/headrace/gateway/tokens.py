@@ -11,9 +11,9 @@ from headrace.api.errors import unavailable
 from headrace.api.parsing import parse_detokenize, parse_tokenize
 from headrace.api.server_answers import Detokenized, Tokenized
 from headrace.api.tokenize import TokenizeRequest
-from headrace.gateway.answer import tokenized
 from headrace.gateway.conversations import tokenize_conversation
-from headrace.gateway.http import json_response, read_body, warning_headers
+from headrace.gateway.http import json_response
+from headrace.gateway.opening import aside, opened
 from headrace.gateway.services import Services
 from headrace.text.prompt import token_prompt
 
@@ -27,15 +27,13 @@ class Tokenize:
     async def __call__(self, http: Request) -> Response:
         """Answer with the token ids of a text or a conversation."""
         services = self._services
-        body = await read_body(http, services.config)
-        parsed = parse_tokenize(body, lenient=services.config.lenient)
-        services.check_model(parsed.request.model)
+        opening = await opened(http, services, parse_tokenize)
         info = services.replica.info
         if info is None:
             raise unavailable("The model is being loaded; try again soon.", retry_after_s=2, code="model_loading")
-        tokens, texts = await tokenized(len(body), self._tokens, parsed.request)
+        tokens, texts = await aside(opening.size, self._tokens, opening.request)
         answer = Tokenized(count=len(tokens), max_model_len=info.context_length, tokens=tokens, token_strs=texts)
-        return json_response(encode(answer), warning_headers(parsed))
+        return json_response(encode(answer), opening.headers())
 
     def _tokens(self, request: TokenizeRequest) -> tuple[list[int], list[str] | UnsetType]:
         tokens = self._ids(request)
@@ -61,11 +59,9 @@ class Detokenize:
     async def __call__(self, http: Request) -> Response:
         """Answer with the text of token ids, special tokens included."""
         services = self._services
-        body = await read_body(http, services.config)
-        parsed = parse_detokenize(body, lenient=services.config.lenient)
-        services.check_model(parsed.request.model)
-        text = await tokenized(len(body), self._text, parsed.request.tokens)
-        return json_response(encode(Detokenized(text)), warning_headers(parsed))
+        opening = await opened(http, services, parse_detokenize)
+        text = await aside(opening.size, self._text, opening.request.tokens)
+        return json_response(encode(Detokenized(text)), opening.headers())
 
     def _text(self, tokens: list[int]) -> str:
         tokenizer = self._services.tokenizer
