@@ -39,7 +39,7 @@ class Completions:
         request = parsed.request
         services.check_model(request.model)
         form = answer_form(request)
-        grammar = await tokenized(len(body), services.text.answer_grammar, form)
+        grammar = None if form.kind == "text" else await services.grammars.made(services.text.answer_grammar, form)
         await services.grammars.check(grammar, form.field)
         params = SamplingParams(**request.sampling(), grammar=grammar)
         prompts = await tokenized(len(body), _prompts, services, request)

@@ -60,7 +60,11 @@ async def conversation_job(
         ApiError: 503, nothing is known of the model yet.
     """
     with in_words_of_caller(names or {}):
-        prepared = await tokenized(size, services.text.prepare, conversation)
+        prompt = await tokenized(size, services.text.prompt, conversation)
+        if services.text.is_prepared(conversation, prompt):
+            prepared = services.text.prepare(conversation, prompt)
+        else:
+            prepared = await services.grammars.made(services.text.prepare, conversation, prompt)
     grammar = prepared.grammar
     if conversation.is_free and (sampling.get("min_tokens") or sampling.get("ignore_eos")):
         grammar = None  # which would end the answer where it says

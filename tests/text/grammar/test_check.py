@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Iterator
 
@@ -89,3 +90,19 @@ def test_a_killed_child_is_replaced(check: GrammarCheck):
     check._child.kill()
     check._child.wait()
     assert check.check(f'{HEAD}start: "y"') is None
+
+
+def test_what_is_known_does_not_wait_for_what_is_tried(byte_level: Tokenizer):
+    with GrammarCheck(byte_level) as check:
+        assert check.check(GOOD) is None
+        assert check._child is not None
+        check._child.send_signal(signal.SIGSTOP)
+        busy = threading.Thread(target=check.check, args=(f'{HEAD}start: "new"',))
+        busy.start()
+        try:
+            assert check.knows(GOOD)
+            assert check.check(GOOD) is None
+            assert busy.is_alive()
+        finally:
+            check._child.send_signal(signal.SIGCONT)
+            busy.join()
