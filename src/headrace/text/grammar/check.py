@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from headrace.text.grammar.engine import COMPILE_STACK, MAX_LEXER_STATES
+from headrace.text.grammar.engine import COMPILE_STACK, MAX_LEXER_STATES, MAX_MASK_ITEMS
 from headrace.text.grammar.errors import GrammarError
 from headrace.text.grammar.vocabulary import spelled_tokens
 from headrace.text.tokenizer import Tokenizer
@@ -51,7 +51,8 @@ class GrammarCheck:
         self._memory = memory
         spelled, special, ends = spelled_tokens(tokenizer, tokenizer.vocab_size if vocab_size is None else vocab_size)
         tokens = [text.decode("latin-1") for text in spelled]
-        self._greeting = json.dumps({"tokens": tokens, "special": special, "ends": ends, "states": MAX_LEXER_STATES})
+        limits = {"max_lexer_states": MAX_LEXER_STATES, "step_max_items": MAX_MASK_ITEMS}
+        self._greeting = json.dumps({"tokens": tokens, "special": special, "ends": ends, "limits": limits})
         self._child: subprocess.Popen[str] | None = None
         self._trying = threading.Lock()  # held while the child works
         self._lock = threading.Lock()  # of what is known
