@@ -103,6 +103,9 @@ class ModelText:
         Raises:
             InvalidInput: What is asked of the answer cannot be enforced; ``field`` names the place.
         """
+        form = conversation.answer
+        if conversation.continue_final_message and form.kind in ("json_object", "json_schema"):
+            raise InvalidInput("JSON cannot go on from a message: what was begun counts too", field=form.field)
         primed = primed_by(self.format, prompt.text or "")
         grammar = self._grammars.of(conversation, primed)
         tools: list[tuple[str, object]] = [

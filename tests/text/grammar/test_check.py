@@ -106,3 +106,18 @@ def test_what_is_known_does_not_wait_for_what_is_tried(byte_level: Tokenizer):
         finally:
             check._child.send_signal(signal.SIGCONT)
             busy.join()
+
+
+def test_a_child_that_is_killed_is_no_fault_of_the_grammar(byte_level: Tokenizer):
+    source, found = f'{HEAD}start: "killed"', []
+    with GrammarCheck(byte_level) as check:
+        assert check.check(GOOD) is None
+        child = check._child
+        assert child is not None
+        child.send_signal(signal.SIGSTOP)
+        asking = threading.Thread(target=lambda: found.append(check.check(source)))
+        asking.start()
+        asking.join(0.5)  # it has asked by then, and has no answer
+        child.kill()
+        asking.join()
+        assert found == [None]

@@ -28,6 +28,7 @@ from headrace.text.tokenizer import Tokenizer
 
 SCRIPT = Path(__file__).with_name("check_child.py")
 KEPT = 4096
+_KILLED = {-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT}
 
 
 class GrammarCheck:
@@ -107,11 +108,14 @@ class GrammarCheck:
                 self._known.popitem(last=False)
 
     def _try(self, source: str) -> str | None:
-        answer = self._ask(source)
-        if answer:
-            reason: str | None = json.loads(answer)
-            return reason
-        code = self._bury()
+        for _ in range(2):
+            answer = self._ask(source)
+            if answer:
+                reason: str | None = json.loads(answer)
+                return reason
+            code = self._bury()
+            if code not in _KILLED:  # by whom else is no fault of the grammar, once
+                break
         if code == -signal.SIGALRM:
             return f"takes longer than {self._seconds:g} s to compile; use a simpler one"
         return "needs too much memory, or nests too deep, to be compiled; use a simpler one"

@@ -25,7 +25,7 @@ Mask = NDArray[np.uint32]
 # Each lexer state costs some 2 kB and stays as long as the grammar; a string of bounded length takes one a character.
 MAX_LEXER_STATES = 50_000
 # An ambiguous grammar makes items without end, and their time grows faster than their number: a mask of 50,000, which
-# the library allows, takes half a second, in which no other sample goes on; one of 20,000 takes 45 ms (SmolLM2's tokens).
+# the library allows, takes half a second, in which no other sample goes on; one of 20,000 takes 45 ms.
 MAX_MASK_ITEMS = 20_000
 CONTROLS = "// control tokens: "
 # The library descends some stack frames for each rule or group within another. A source of no more than so many rules
