@@ -6,6 +6,7 @@ import re
 
 import anthropic
 import jsonschema
+import openai
 import pydantic
 import pytest
 from official_types import MESSAGE, MESSAGE_EVENT, events, strictly
@@ -111,6 +112,18 @@ def test_a_begun_answer_is_continued(ask, chat):
     begun = [{"role": "user", "content": "Name a river."}, {"role": "assistant", "content": "The river"}]
     expected = chat(begun, extra_body={"continue_final_message": True}).choices[0].message.content
     assert ask(begun).content[0].text == expected
+
+
+def test_json_is_not_begun_by_the_caller(ask, chat):
+    begun = [{"role": "user", "content": "Name a river."}, {"role": "assistant", "content": '{"name":'}]
+    schema = {"type": "object", "properties": {"name": {"type": "string"}}}
+    with pytest.raises(anthropic.BadRequestError) as refused:
+        ask(begun, output_config={"format": {"type": "json_schema", "schema": schema}})
+    assert refused.value.body["error"]["param"] == "output_config.format.schema"
+    with pytest.raises(openai.BadRequestError) as refused:
+        chat(begun, response_format={"type": "json_object"}, extra_body={"continue_final_message": True})
+    assert refused.value.param == "response_format"
+    assert chat(begun, extra_body={"continue_final_message": True, "choice": [' "Po"}']}).choices[0].message.content
 
 
 def test_stop_sequences(ask, server):

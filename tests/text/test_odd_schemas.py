@@ -140,6 +140,6 @@ def test_ordinary_names_and_values_are_enforced(name: str):
 @in_every_format
 def test_the_same_conversation_has_the_same_prompt(name: str):
     text = ModelText(SPELLED, formats()[name])
-    first, second = (text.prepare(conversation(of({"type": "string"}))).prompt.text for _ in range(2))
+    first, second = (text.prompt(conversation(of({"type": "string"}))).text for _ in range(2))
     assert first == second
     assert "name_of_the_tool" in first

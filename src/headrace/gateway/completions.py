@@ -39,7 +39,7 @@ class Completions:
         opening = await opened(http, services, parse_completion)
         request = opening.request
         form = answer_form(request)
-        grammar = await aside(opening.size, services.text.answer_grammar, form)
+        grammar = None if form.kind == "text" else await services.grammars.made(services.text.answer_grammar, form)
         await services.grammars.check(grammar, form.field)
         params = SamplingParams(**request.sampling(), grammar=grammar)
         given = request.prompts()

@@ -60,7 +60,11 @@ async def conversation_job(
         ApiError: 503, nothing is known of the model yet.
     """
     with in_words_of_caller(names or {}):
-        prepared = await aside(opened.size + more_bytes, services.text.prepare, conversation)
+        prompt = await aside(opened.size + more_bytes, services.text.prompt, conversation)
+        if services.text.is_prepared(conversation, prompt):
+            prepared = services.text.prepare(conversation, prompt)
+        else:
+            prepared = await services.grammars.made(services.text.prepare, conversation, prompt)
     sampling = opened.request.sampling()
     endless = bool(sampling.get("min_tokens") or sampling.get("ignore_eos"))
     bounds = prepared.bounds(stops=bool(sampling.get("stop")), endless=endless)

@@ -137,7 +137,7 @@ class JobMaker:
     def _chat(self, options: ChatOptions, messages: Sequence[Message], field: str) -> Prepared:
         conversation = conversation_of(messages, options)
         try:
-            return self._text.prepare(conversation)
+            return self._text.prepare(conversation, self._text.prompt(conversation))
         except InvalidInput as error:
             name = error.field or "messages"
             raise error.renamed(field + name[len("messages") :] if name.startswith("messages") else name) from None

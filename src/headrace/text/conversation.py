@@ -97,6 +97,11 @@ class Conversation:
         return self.answer.kind == "text" and self.tool_choice.mode != "required"
 
     @property
+    def asks_nothing(self) -> bool:
+        """Whether nothing is asked of the answer's form."""
+        return self.answer.kind == "text" and not self.tools
+
+    @property
     def call_ids(self) -> frozenset[str]:
         """The ids of the calls that were made in it."""
         calls = [call for message in self.messages for call in message.get("tool_calls") or ()]

@@ -71,14 +71,23 @@ class ModelText:
             self.format = msgspec.structs.replace(self.format, calls=generic.calls)
         self._grammars = OutputGrammars(tokenizer, self.format)
 
-    def prepare(self, conversation: Conversation) -> Prepared:
-        """The prompt of a conversation, how the answer is to be read, and what it must follow.
+    def is_prepared(self, conversation: Conversation, prompt: Prompt) -> bool:
+        """Whether ``prepare`` has no grammar to make, which may take a second."""
+        return self._grammars.has(conversation, primed_by(self.format, prompt.text or ""))
+
+    def prepare(self, conversation: Conversation, prompt: Prompt) -> Prepared:
+        """How the answer to a conversation is to be read, and what it must follow.
+
+        Args:
+            conversation: What is to be answered.
+            prompt: Its prompt.
 
         Raises:
-            InvalidInput: The model has no chat template, the conversation does not fit it, or what is asked of the
-                answer cannot be enforced; ``field`` names the place.
+            InvalidInput: What is asked of the answer cannot be enforced; ``field`` names the place.
         """
-        prompt = self.prompt(conversation)
+        form = conversation.answer
+        if conversation.continue_final_message and form.kind in ("json_object", "json_schema"):
+            raise InvalidInput("JSON cannot go on from a message: what was begun counts too", field=form.field)
         primed = primed_by(self.format, prompt.text or "")
         grammar = self._grammars.of(conversation, primed)
         return Prepared(

@@ -60,10 +60,15 @@ class OutputGrammars:
         self._kept: OrderedDict[str, OutputGrammar] = OrderedDict()
         self._lock = threading.Lock()
 
+    def has(self, conversation: Conversation, primed: str) -> bool:
+        """Whether ``of`` gives one at once."""
+        return conversation.asks_nothing or _key(conversation, primed) in self._kept
+
     def of(self, conversation: Conversation, primed: str) -> OutputGrammar:
         """See ``output_grammar``."""
-        asked = (conversation.tools, conversation.tool_choice, conversation.parallel_tool_calls, conversation.answer)
-        key = json.dumps([asked, primed, conversation.tool_field], default=dataclasses.asdict)
+        if conversation.asks_nothing:
+            return OutputGrammar()
+        key = _key(conversation, primed)
         with self._lock:
             if key in self._kept:
                 self._kept.move_to_end(key)
@@ -88,10 +93,10 @@ def output_grammar(tokenizer: Tokenizer, found: Format, conversation: Conversati
     Raises:
         InvalidInput: Something cannot be enforced that must be; ``field`` names it.
     """
+    if conversation.asks_nothing:
+        return OutputGrammar()
     answer = None if conversation.answer.kind == "text" else answer_source(conversation.answer)
     chosen = conversation.callable_tools
-    if not conversation.tools and answer is None:
-        return OutputGrammar()
     must = conversation.tool_choice.mode == "required"
     relaxed: dict[str, str] = {}
     tools = []
@@ -159,6 +164,11 @@ def answer_source(form: AnswerForm) -> str:
             return grammar_source(form.value, field=form.field)
         case "text":
             raise ValueError("any text will do")
+
+
+def _key(conversation: Conversation, primed: str) -> str:
+    asked = (conversation.tools, conversation.tool_choice, conversation.parallel_tool_calls, conversation.answer)
+    return json.dumps([asked, primed, conversation.tool_field], default=dataclasses.asdict)
 
 
 def _specials(tokenizer: Tokenizer) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Iterator
 
@@ -89,3 +90,34 @@ def test_a_killed_child_is_replaced(check: GrammarCheck):
     check._child.kill()
     check._child.wait()
     assert check.check(f'{HEAD}start: "y"') is None
+
+
+def test_what_is_known_does_not_wait_for_what_is_tried(byte_level: Tokenizer):
+    with GrammarCheck(byte_level) as check:
+        assert check.check(GOOD) is None
+        assert check._child is not None
+        check._child.send_signal(signal.SIGSTOP)
+        busy = threading.Thread(target=check.check, args=(f'{HEAD}start: "new"',))
+        busy.start()
+        try:
+            assert check.knows(GOOD)
+            assert check.check(GOOD) is None
+            assert busy.is_alive()
+        finally:
+            check._child.send_signal(signal.SIGCONT)
+            busy.join()
+
+
+def test_a_child_that_is_killed_is_no_fault_of_the_grammar(byte_level: Tokenizer):
+    source, found = f'{HEAD}start: "killed"', []
+    with GrammarCheck(byte_level) as check:
+        assert check.check(GOOD) is None
+        child = check._child
+        assert child is not None
+        child.send_signal(signal.SIGSTOP)
+        asking = threading.Thread(target=lambda: found.append(check.check(source)))
+        asking.start()
+        asking.join(0.5)  # it has asked by then, and has no answer
+        child.kill()
+        asking.join()
+        assert found == [None]

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from headrace.text import Tokenizer
 from headrace.text.grammar import GrammarEngine, GrammarError
 from headrace.text.grammar.engine import Mask
+from headrace.text.grammar.sources import grammar_source
 
 STRINGS = ["".join(letters) for n in range(10) for letters in product("ab", repeat=n)]
 LONGEST_JUDGED = 6  # a regex of three leaves that fits the beginning of a string fits one three letters longer
@@ -201,3 +202,16 @@ def test_threads_may_share_a_grammar(engine: tuple[Tokenizer, GrammarEngine]):
         thread.join()
     assert len(results) == 8
     assert len(set(results)) == 1
+
+
+def test_an_ambiguous_grammar_is_given_up_before_its_masks_take_long(smollm2_tokenizer: Tokenizer):
+    ambiguous = grammar_source("start: s\ns: s s | /[a-zA-Z ]/", field="grammar")
+    matcher, chance = GrammarEngine(smollm2_tokenizer).compile(ambiguous).matcher(), random.Random(0)
+
+    def follow() -> None:
+        for _ in range(40):  # the library's own limit is met after some 55
+            allowed = ids(matcher.mask()) - set(smollm2_tokenizer.eos_token_ids)
+            matcher.accept(chance.choice(sorted(allowed)))
+
+    with pytest.raises(GrammarError, match="Too many items"):
+        follow()

@@ -22,6 +22,7 @@ SCHEMAS: list[Any] = [
     {"type": "string", "pattern": "^(?!foo)[a-z]{2,8}( [A-Z]+)?$"},
     {"type": "string", "minLength": 3, "maxLength": 12},
     {"type": "number", "exclusiveMinimum": -3.75, "maximum": 12, "multipleOf": 0.25},
+    {"type": "integer", "minimum": -100, "maximum": 300, "multipleOf": 7},
     {
         "properties": {
             "kind": {"enum": ["circle", "square"]},

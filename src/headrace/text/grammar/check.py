@@ -21,17 +21,19 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from headrace.text.grammar.engine import COMPILE_STACK, MAX_LEXER_STATES
+from headrace.text.grammar.engine import COMPILE_STACK, MAX_LEXER_STATES, MAX_MASK_ITEMS
 from headrace.text.grammar.errors import GrammarError
 from headrace.text.grammar.vocabulary import spelled_tokens
 from headrace.text.tokenizer import Tokenizer
 
 SCRIPT = Path(__file__).with_name("check_child.py")
 KEPT = 4096
+_KILLED = {-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT}
 
 
 class GrammarCheck:
-    """Tries grammars for one model. Safe to use from several threads; one grammar is tried at a time.
+    """Tries grammars for one model. Safe to use from several threads; one grammar is tried at a time, and
+    what is known of others does not wait for it.
 
     Args:
         tokenizer: The model's tokenizer.
@@ -50,10 +52,12 @@ class GrammarCheck:
         self._memory = memory
         spelled, special, ends = spelled_tokens(tokenizer, tokenizer.vocab_size if vocab_size is None else vocab_size)
         tokens = [text.decode("latin-1") for text in spelled]
-        self._greeting = json.dumps({"tokens": tokens, "special": special, "ends": ends, "states": MAX_LEXER_STATES})
+        limits = {"max_lexer_states": MAX_LEXER_STATES, "step_max_items": MAX_MASK_ITEMS}
+        self._greeting = json.dumps({"tokens": tokens, "special": special, "ends": ends, "limits": limits})
         self._child: subprocess.Popen[str] | None = None
-        self._lock = threading.Lock()
-        self._known: OrderedDict[bytes, str | None] = OrderedDict()
+        self._trying = threading.Lock()  # held while the child works
+        self._lock = threading.Lock()  # of what is known
+        self._known: OrderedDict[bytes, str] = OrderedDict()  # empty: nothing is wrong
 
     def check(self, source: str) -> str | None:
         """What is wrong with a grammar, to follow "the grammar"; None: it can be used.
@@ -64,19 +68,23 @@ class GrammarCheck:
         Raises:
             GrammarError: The process for it does not start.
         """
-        key = hashlib.blake2b(source.encode(), digest_size=16).digest()
-        with self._lock:
-            if key in self._known:
-                self._known.move_to_end(key)
-            else:
-                self._known[key] = self._try(source)
-                if len(self._known) > KEPT:
-                    self._known.popitem(last=False)
-            return self._known[key]
+        key = _key(source)
+        reason = self._verdict(key)
+        if reason is None:
+            with self._trying:
+                reason = self._verdict(key)  # of whoever tried it in the meantime
+                if reason is None:
+                    reason = self._try(source) or ""
+                    self._keep(key, reason)
+        return reason or None
+
+    def knows(self, source: str) -> bool:
+        """Whether a grammar was tried lately, so that ``check`` answers at once."""
+        return self._verdict(_key(source)) is not None
 
     def close(self) -> None:
         """End the process, if there is one."""
-        with self._lock:
+        with self._trying:
             self._bury()
 
     def __enter__(self) -> Self:
@@ -87,12 +95,27 @@ class GrammarCheck:
     ) -> None:
         self.close()
 
+    def _verdict(self, key: bytes) -> str | None:
+        with self._lock:
+            if key in self._known:
+                self._known.move_to_end(key)
+            return self._known.get(key)
+
+    def _keep(self, key: bytes, reason: str) -> None:
+        with self._lock:
+            self._known[key] = reason
+            if len(self._known) > KEPT:
+                self._known.popitem(last=False)
+
     def _try(self, source: str) -> str | None:
-        answer = self._ask(source)
-        if answer:
-            reason: str | None = json.loads(answer)
-            return reason
-        code = self._bury()
+        for _ in range(2):
+            answer = self._ask(source)
+            if answer:
+                reason: str | None = json.loads(answer)
+                return reason
+            code = self._bury()
+            if code not in _KILLED:  # by whom else is no fault of the grammar, once
+                break
         if code == -signal.SIGALRM:
             return f"takes longer than {self._seconds:g} s to compile; use a simpler one"
         return "needs too much memory, or nests too deep, to be compiled; use a simpler one"
@@ -148,3 +171,7 @@ class GrammarCheck:
         except subprocess.TimeoutExpired:
             child.kill()
             return child.wait()
+
+
+def _key(source: str) -> bytes:
+    return hashlib.blake2b(source.encode(), digest_size=16).digest()

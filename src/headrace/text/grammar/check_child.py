@@ -68,7 +68,7 @@ def main() -> None:
     message = json.loads(sys.stdin.readline())
     vocabulary = Vocabulary(message)
     tokens = LLTokenizer(vocabulary, eos_token=message["ends"])  # type: ignore[arg-type]
-    limits = LLParserLimits(max_lexer_states=message["states"], verbose_errors=False)
+    limits = LLParserLimits(**message["limits"], verbose_errors=False)
     words = -(-len(vocabulary.tokens) // 32)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     threading.stack_size(stack)

@@ -24,6 +24,9 @@ Mask = NDArray[np.uint32]
 
 # Each lexer state costs some 2 kB and stays as long as the grammar; a string of bounded length takes one a character.
 MAX_LEXER_STATES = 50_000
+# An ambiguous grammar makes items without end, and their time grows faster than their number: a mask of 50,000, which
+# the library allows, takes half a second, in which no other sample goes on; one of 20,000 takes 45 ms.
+MAX_MASK_ITEMS = 20_000
 CONTROLS = "// control tokens: "
 # The library descends some stack frames for each rule or group within another. A source of no more than so many rules
 # and groups compiles on any stack of 8 MiB (measured: 1500 rules of two groups overflow it); a deeper one gets its own.
@@ -33,7 +36,7 @@ COMPILE_STACK = 256 << 20  # touched only as far as needed
 
 def parser_limits() -> LLParserLimits:
     """The bounds that every grammar is compiled and followed under."""
-    return LLParserLimits(max_lexer_states=MAX_LEXER_STATES, verbose_errors=False)
+    return LLParserLimits(max_lexer_states=MAX_LEXER_STATES, step_max_items=MAX_MASK_ITEMS, verbose_errors=False)
 
 
 class GrammarEngine:

@@ -103,6 +103,9 @@ class NumberLanguages:
             NumberError: They cannot be enforced.
         """
         every = self._all
+        listed = _listed(shape)
+        if listed is not None:
+            return every.union([every.text(str(value)) for value in listed])
         base = {None: self._magnitude, True: self._whole, False: self._broken}[shape.whole]
         above, below = [base], [base]
         if shape.low is not None:
@@ -235,6 +238,26 @@ class NumberLanguages:
                 around = every.sequence([ways[state, middle], loop, ways[middle, after]])
                 ways[state, after] = every.union([ways[state, after], around])
         return every.repeat(ways[0, 0], 0, None)
+
+
+def _listed(shape: NumberShape) -> list[int] | None:
+    """The values of a shape that are better listed; None: an expression tells them.
+
+    The expression for multiples of 7 has 28,000 characters, more than the library follows within bounds.
+
+    Raises:
+        NumberError: They are too many to be listed, and too many for an expression.
+    """
+    sevens = any(Fraction(factor).numerator % 7 == 0 for factor in (*shape.multiples, *shape.no_multiples))
+    if not sevens or not any(bound is not None and bound[0] for bound in (shape.low, shape.high)):
+        return None
+    step = _common_multiple([*map(Fraction, shape.multiples), *([Fraction(1)] if shape.whole else [])])
+    if shape.low is not None and shape.high is not None and step.denominator == 1:
+        multiples = range(-(-Fraction(shape.low[0]) // step), Fraction(shape.high[0]) // step + 1)
+        if len(multiples) <= limits.MAX_ALTERNATIVES:
+            return [n * step.numerator for n in multiples if _fits(shape, Fraction(n) * step)]
+    message = "of 7 cannot be enforced within such bounds; leave them out, or bring them nearer"
+    raise NumberError("multipleOf", message)
 
 
 def _parts(value: Decimal) -> tuple[str, str]:
