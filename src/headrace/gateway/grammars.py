@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 from headrace.api.errors import unavailable
 from headrace.errors import InvalidInput
@@ -21,7 +21,9 @@ class Grammars:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._trial: GrammarCheck | None = None
-        self._making = threading.Lock()
+        # One thread, for one grammar is tried at a time: those who wait take none from what others use threads for, and
+        # one whose client goes away while it waits is not tried.
+        self._thread = ThreadPoolExecutor(1, "try-grammars")
 
     async def check(self, source: str | None, field: str) -> None:
         """Refuse a grammar that cannot be used.
@@ -37,7 +39,11 @@ class Grammars:
         if source is None:
             return
         try:
-            reason = await asyncio.to_thread(self._try, source)
+            known = self._trial.known(source) if self._trial is not None else None
+            if known is not None:
+                reason = known.reason
+            else:
+                reason = await asyncio.get_running_loop().run_in_executor(self._thread, self._try, source)
         except GrammarError as error:
             raise unavailable(f"Constrained output is not available: {error}.", retry_after_s=5) from error
         if reason is not None:
@@ -45,11 +51,11 @@ class Grammars:
 
     def close(self) -> None:
         """End the process."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
         if self._trial is not None:
             self._trial.close()
 
     def _try(self, source: str) -> str | None:
-        with self._making:
-            if self._trial is None:
-                self._trial = GrammarCheck(self._tokenizer)
+        if self._trial is None:
+            self._trial = GrammarCheck(self._tokenizer)
         return self._trial.check(source)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from headrace.text import Tokenizer
-from headrace.text.grammar import GrammarCheck, json_object_source
+from headrace.text.grammar import GrammarCheck, GrammarEngine, json_object_source, json_schema_source
 from headrace.text.grammar.sources import HEAD
 
 GOOD = f'{HEAD}start: "a" | "b"'
@@ -33,6 +33,8 @@ def test_a_good_grammar_passes(check: GrammarCheck):
         ("start: /(/", "does not compile"),
         ("start: start", "admits no text"),
         ("start: T\nT: /a/ & /b/", "admits no text"),
+        ('start: "a" T\nT: /bc/ & /bd/', "leads to a place"),
+        ("start: T\nT: /[a-z ]*a[a-z ]{300}/ & /[a-z ]*b[a-z ]{301}/", "too complex"),
     ],
 )
 def test_a_bad_grammar_has_a_reason(check: GrammarCheck, body: str, reason: str):
@@ -89,3 +91,32 @@ def test_a_killed_child_is_replaced(check: GrammarCheck):
     check._child.kill()
     check._child.wait()
     assert check.check(f'{HEAD}start: "y"') is None
+
+
+def test_a_password_is_not_too_complex(smollm2_tokenizer: Tokenizer):
+    password = r"^(?=.*[A-Z])(?=.*[a-z])(?=.*\d)(?=.*[!@#$%^&*]).{8,64}$"
+    source = json_schema_source({"type": "string", "pattern": password}, field="")
+    with GrammarCheck(smollm2_tokenizer) as check:
+        assert check.check(source) is None
+    matcher = GrammarEngine(smollm2_tokenizer).compile(source).matcher()
+    for token in smollm2_tokenizer.encode('"Passw0rd!'):
+        matcher.mask()
+        matcher.accept(token)
+    matcher.mask()
+
+
+def test_what_becomes_too_complex_behind_the_first_token_is_refused(smollm2_tokenizer: Tokenizer):
+    members = {f"p{n}": {} for n in range(1990)}
+    source = json_schema_source({"type": "object", "properties": members}, field="")
+    with GrammarCheck(smollm2_tokenizer) as check:
+        reason = check.check(source)
+    assert reason is not None
+    assert "too complex" in reason
+
+
+def test_what_is_known_does_not_wait_for_what_is_tried(byte_level: Tokenizer):
+    with GrammarCheck(byte_level, seconds=60) as check:
+        assert check.check(GOOD) is None
+        with check._lock:
+            assert check.known(GOOD) == (None,)
+            assert check.known(GOOD + ' | "c"') is None

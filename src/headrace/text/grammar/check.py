@@ -2,7 +2,7 @@
 
 gateway                                   child
 -------                                   -----
-check(source) ── source as JSON ────────▶ compile, first mask
+check(source) ── source as JSON ────────▶ compile, masks of some tokens
               ◀── null, or what is wrong ─┘
               ◀── end of file: dead of its alarm, a crash or lack of memory; the next check starts another
 """
@@ -19,9 +19,9 @@ import threading
 from collections import OrderedDict
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
-from headrace.text.grammar.engine import COMPILE_STACK, MAX_LEXER_STATES
+from headrace.text.grammar.engine import COMPILE_STACK, LIMITS
 from headrace.text.grammar.errors import GrammarError
 from headrace.text.grammar.vocabulary import spelled_tokens
 from headrace.text.tokenizer import Tokenizer
@@ -30,13 +30,23 @@ SCRIPT = Path(__file__).with_name("check_child.py")
 KEPT = 4096
 
 
+class Verdict(NamedTuple):
+    """What came of trying a grammar.
+
+    Attributes:
+        reason: What is wrong with it, to follow "the grammar"; None: it can be used.
+    """
+
+    reason: str | None
+
+
 class GrammarCheck:
     """Tries grammars for one model. Safe to use from several threads; one grammar is tried at a time.
 
     Args:
         tokenizer: The model's tokenizer.
         vocab_size: Rows of the model's output layer; None: as many as the tokenizer has ids.
-        seconds: How long compiling and the first mask may take.
+        seconds: How long compiling and the first masks may take.
         memory: Bytes that it may take beyond what the process has at rest; on Linux.
 
     Raises:
@@ -50,10 +60,19 @@ class GrammarCheck:
         self._memory = memory
         spelled, special, ends = spelled_tokens(tokenizer, tokenizer.vocab_size if vocab_size is None else vocab_size)
         tokens = [text.decode("latin-1") for text in spelled]
-        self._greeting = json.dumps({"tokens": tokens, "special": special, "ends": ends, "states": MAX_LEXER_STATES})
+        self._greeting = json.dumps({"tokens": tokens, "special": special, "ends": ends, "limits": LIMITS})
         self._child: subprocess.Popen[str] | None = None
         self._lock = threading.Lock()
-        self._known: OrderedDict[bytes, str | None] = OrderedDict()
+        self._known: OrderedDict[bytes, Verdict] = OrderedDict()
+        self._known_lock = threading.Lock()
+
+    def known(self, source: str) -> Verdict | None:
+        """What came of a grammar that was tried lately; at once, whatever is being tried."""
+        key = _key(source)
+        with self._known_lock:
+            if key in self._known:
+                self._known.move_to_end(key)
+            return self._known.get(key)
 
     def check(self, source: str) -> str | None:
         """What is wrong with a grammar, to follow "the grammar"; None: it can be used.
@@ -64,15 +83,15 @@ class GrammarCheck:
         Raises:
             GrammarError: The process for it does not start.
         """
-        key = hashlib.blake2b(source.encode(), digest_size=16).digest()
         with self._lock:
-            if key in self._known:
-                self._known.move_to_end(key)
-            else:
-                self._known[key] = self._try(source)
-                if len(self._known) > KEPT:
-                    self._known.popitem(last=False)
-            return self._known[key]
+            verdict = self.known(source)
+            if verdict is None:
+                verdict = Verdict(self._try(source))
+                with self._known_lock:
+                    self._known[_key(source)] = verdict
+                    if len(self._known) > KEPT:
+                        self._known.popitem(last=False)
+            return verdict.reason
 
     def close(self) -> None:
         """End the process, if there is one."""
@@ -148,3 +167,7 @@ class GrammarCheck:
         except subprocess.TimeoutExpired:
             child.kill()
             return child.wait()
+
+
+def _key(source: str) -> bytes:
+    return hashlib.blake2b(source.encode(), digest_size=16).digest()
