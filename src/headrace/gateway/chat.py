@@ -58,7 +58,7 @@ class Chat:
             request,
             size=len(body),
             received=received,
-            tenant=http.state.tenant,
+            http=http,
             fields=("messages", own),
         )
         answer = Answer([made.job], wants_timings=bool(request.timings))

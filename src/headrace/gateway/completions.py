@@ -18,7 +18,7 @@ from headrace.engine.sampling_params import SamplingParams
 from headrace.gateway.answer import Answer, AnsweredSample, finish_fields, serve, tokenized
 from headrace.gateway.conversations import answer_form
 from headrace.gateway.generation import Job, SampleDelta
-from headrace.gateway.http import read_body
+from headrace.gateway.http import read_body, until_disconnected
 from headrace.gateway.logprobs import CompletionLogprobsWriter, Echo
 from headrace.gateway.services import Services
 from headrace.text.prompt import Prompt, text_prompt, token_prompt
@@ -40,7 +40,7 @@ class Completions:
         services.check_model(request.model)
         form = answer_form(request)
         grammar = await tokenized(len(body), services.text.answer_grammar, form)
-        await services.grammars.check(grammar, form.field)
+        await until_disconnected(http, services.grammars.check(grammar, form.field))
         params = SamplingParams(**request.sampling(), grammar=grammar)
         prompts = await tokenized(len(body), _prompts, services, request)
         for i, prompt in enumerate(prompts):

@@ -6,10 +6,13 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from starlette.requests import Request
+
 from headrace.engine.sampling_params import SamplingParams
 from headrace.errors import InvalidInput
 from headrace.gateway.answer import tokenized
 from headrace.gateway.generation import Job, JobTerms
+from headrace.gateway.http import until_disconnected
 from headrace.gateway.services import Services
 from headrace.gateway.tool_calls import ArgumentCheck
 from headrace.text.conversation import Conversation
@@ -36,7 +39,7 @@ async def conversation_job(
     *,
     size: int,
     received: float,
-    tenant: str | None,
+    http: Request,
     fields: tuple[str, str],
     names: Mapping[str, str] | None = None,
     may_be_cut: bool = False,
@@ -50,7 +53,7 @@ async def conversation_job(
         terms: On what terms it is served.
         size: Bytes of the body.
         received: Stamp of the arrival.
-        tenant: Owner of the key that was shown.
+        http: The request itself.
         fields: What the caller calls messages and ``max_tokens``.
         names: What the caller calls fields of the conversation, where it is something else.
         may_be_cut: ``max_tokens`` may be more than the context holds, which then ends the answer.
@@ -58,13 +61,15 @@ async def conversation_job(
     Raises:
         InvalidInput: With the field.
         ApiError: 503, nothing is known of the model yet.
+        ClientDisconnect: The client went away.
     """
     with in_words_of_caller(names or {}):
         prepared = await tokenized(size, services.text.prepare, conversation)
     grammar = prepared.grammar
     if conversation.is_free and (sampling.get("min_tokens") or sampling.get("ignore_eos")):
         grammar = None  # which would end the answer where it says
-    await services.grammars.check(grammar, "tools" if conversation.tools else conversation.answer.field)
+    tried = services.grammars.check(grammar, "tools" if conversation.tools else conversation.answer.field)
+    await until_disconnected(http, tried)
     form = (
         None if prepared.reading is None else MessageForm(services.text.format, prepared.reading, conversation.call_ids)
     )
@@ -74,7 +79,7 @@ async def conversation_job(
     explicit_max = None if may_be_cut else sampling["max_tokens"]
     services.generator.check(prepared.prompt, params, explicit_max=explicit_max, fields=fields)
     check = ArgumentCheck(prepared.unenforced if grammar is not None else conversation.schemas)
-    job = Job.of(terms, prepared.prompt, params, received, tenant, form, check)
+    job = Job.of(terms, prepared.prompt, params, received, http.state.tenant, form, check)
     warnings = tuple(
         f"Arguments of tool {name!r} are not constrained: {reason}." for name, reason in prepared.relaxed.items()
     )

@@ -44,7 +44,7 @@ class Messages:
             request,
             size=len(body),
             received=received,
-            tenant=http.state.tenant,
+            http=http,
             fields=("messages", "max_tokens"),
             names=names(request),
             may_be_cut=True,

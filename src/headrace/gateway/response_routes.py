@@ -58,7 +58,7 @@ class CreateResponse:
             request,
             size=len(body) + context.bytes_read,
             received=received,
-            tenant=http.state.tenant,
+            http=http,
             fields=("input", "max_output_tokens"),
             names=NAMES,
         )
