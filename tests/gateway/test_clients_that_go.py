@@ -100,3 +100,16 @@ def test_sixty_four_streams(server):
             return await asyncio.gather(*[read(i) for i in range(64)])
 
     assert asyncio.run(ask()) == [2 + i % 3 for i in range(64)]
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+def test_disconnect_while_a_grammar_waits_for_its_trial(server, path):
+    slow = "start: T\nT: /([a-z ]*a[a-z ]{30}b)*/ & /([a-z ]*[a-m][a-z ]{31}c)*/ & ~/.*x.{17}y%d.*/\n"
+    asked = {"prompt": "a"} if path == "/v1/completions" else {"messages": [{"role": "user", "content": "a"}]}
+    gone = [begin(server, {"model": NAME, **asked, "grammar": slow % (n + 100 * len(path))}, path) for n in range(30)]
+    time.sleep(0.5)
+    for connection in gone:
+        connection.close()
+    # Each of the others would take two seconds.
+    answer = server.http.post(path, json={"model": NAME, **asked, "choice": [path]}, timeout=30)
+    assert answer.status_code == 200

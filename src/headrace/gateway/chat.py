@@ -26,6 +26,7 @@ from headrace.api.sse import DONE, event
 from headrace.gateway.answer import Answer, AnsweredSample, finish_fields, serve
 from headrace.gateway.conversation_job import conversation_job
 from headrace.gateway.conversations import chat_conversation
+from headrace.gateway.http import until_disconnected
 from headrace.gateway.job import SampleDelta
 from headrace.gateway.logprobs import chat_logprobs
 from headrace.gateway.opening import opened
@@ -45,12 +46,13 @@ class Chat:
         opening = await opened(http, services, parse_chat)
         request = opening.request
         own = "max_tokens" if request.max_completion_tokens is None else "max_completion_tokens"
-        made = await conversation_job(
+        making = conversation_job(
             services,
             opening,
             chat_conversation(request),
             fields=("messages", own),
         )
+        made = await until_disconnected(http, making)
         answer = Answer([made.job], wants_timings=bool(request.timings))
         shape = _Shape(services, request, answer)
         return await serve(

@@ -18,7 +18,8 @@ from headrace.engine.messages import PositionLogprobs
 from headrace.engine.sampling_params import SamplingParams
 from headrace.gateway.answer import Answer, AnsweredSample, finish_fields, serve
 from headrace.gateway.conversations import answer_form
-from headrace.gateway.job import Job, SampleDelta
+from headrace.gateway.http import until_disconnected
+from headrace.gateway.job import Job, Opened, SampleDelta
 from headrace.gateway.logprobs import CompletionLogprobsWriter, Echo
 from headrace.gateway.opening import aside, opened
 from headrace.gateway.prompts import prompts_of
@@ -38,15 +39,7 @@ class Completions:
         services = self._services
         opening = await opened(http, services, parse_completion)
         request = opening.request
-        form = answer_form(request)
-        grammar = None if form.kind == "text" else await services.grammars.made(services.text.answer_grammar, form)
-        await services.grammars.check(grammar, form.field)
-        params = SamplingParams(**request.sampling(), grammar=grammar)
-        given = request.prompts()
-        prompts = await aside(opening.size, prompts_of, services, given)
-        for (field, _), prompt in zip(given, prompts, strict=True):
-            services.generator.check(prompt, params, explicit_max=request.max_tokens, fields=(field, "max_tokens"))
-        jobs = [Job.of(opening, prompt, params) for prompt in prompts]
+        jobs = await until_disconnected(http, self._jobs(opening))
         answer = Answer(jobs, wants_timings=bool(request.timings))
         return await serve(
             http,
@@ -56,6 +49,19 @@ class Completions:
             stream=bool(request.stream),
             shape=_Shape(services, request, answer),
         )
+
+    async def _jobs(self, opening: Opened[CompletionRequest]) -> list[Job]:
+        """A job for each prompt."""
+        services, request = self._services, opening.request
+        form = answer_form(request)
+        grammar = None if form.kind == "text" else await services.grammars.made(services.text.answer_grammar, form)
+        await services.grammars.check(grammar, form.field)
+        params = SamplingParams(**request.sampling(), grammar=grammar)
+        given = request.prompts()
+        prompts = await aside(opening.size, prompts_of, services, given)
+        for (field, _), prompt in zip(given, prompts, strict=True):
+            services.generator.check(prompt, params, explicit_max=request.max_tokens, fields=(field, "max_tokens"))
+        return [Job.of(opening, prompt, params) for prompt in prompts]
 
 
 def _echo(tokenizer: Tokenizer, prompt: Prompt) -> Echo:

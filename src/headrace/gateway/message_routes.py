@@ -15,7 +15,7 @@ from headrace.api.parsing import parse_count_tokens, parse_messages
 from headrace.api.sse import named_event
 from headrace.gateway.answer import Answer, serve
 from headrace.gateway.conversation_job import conversation_job, in_words_of_caller
-from headrace.gateway.http import json_response
+from headrace.gateway.http import json_response, until_disconnected
 from headrace.gateway.job import SampleDelta
 from headrace.gateway.message_conversation import message_conversation, names
 from headrace.gateway.message_writer import BlockWriter
@@ -35,7 +35,7 @@ class Messages:
         services = self._services
         opening = await opened(http, services, parse_messages)
         request = opening.request
-        made = await conversation_job(
+        making = conversation_job(
             services,
             opening,
             message_conversation(request),
@@ -43,6 +43,7 @@ class Messages:
             names=names(request),
             may_be_cut=True,
         )
+        made = await until_disconnected(http, making)
         answer = Answer([made.job])
         return await serve(
             http,

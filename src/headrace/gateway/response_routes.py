@@ -25,6 +25,7 @@ from headrace.api.responses.request import ENCRYPTED, ResponsesRequest
 from headrace.api.sse import named_event
 from headrace.gateway.answer import Answer, serve
 from headrace.gateway.conversation_job import conversation_job
+from headrace.gateway.http import until_disconnected
 from headrace.gateway.job import SampleDelta
 from headrace.gateway.opening import opened
 from headrace.gateway.response_context import StoredContext
@@ -48,7 +49,7 @@ class CreateResponse:
         request = opening.request
         context = StoredContext(services.responses, http.state.tenant)
         items = context.items(request)
-        made = await conversation_job(
+        making = conversation_job(
             services,
             opening,
             response_conversation(request, items),
@@ -56,6 +57,7 @@ class CreateResponse:
             fields=("input", "max_output_tokens"),
             names=NAMES,
         )
+        made = await until_disconnected(http, making)
         stream = bool(request.stream)
         writer = OutputWriter(services.tokenizer, seals_reasoning=request.wants(ENCRYPTED), wants_events=stream)
         answer = Answer([made.job], watch=writer.take)

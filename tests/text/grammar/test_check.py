@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from headrace.text import Tokenizer
-from headrace.text.grammar import GrammarCheck, json_object_source
+from headrace.text.grammar import GrammarCheck, GrammarEngine, json_object_source, json_schema_source
 from headrace.text.grammar.sources import HEAD
 
 GOOD = f'{HEAD}start: "a" | "b"'
@@ -34,6 +34,8 @@ def test_a_good_grammar_passes(check: GrammarCheck):
         ("start: /(/", "does not compile"),
         ("start: start", "admits no text"),
         ("start: T\nT: /a/ & /b/", "admits no text"),
+        ('start: "a" T\nT: /bc/ & /bd/', "leads to a place"),
+        ("start: T\nT: /[a-z ]*a[a-z ]{300}/ & /[a-z ]*b[a-z ]{301}/", "too complex"),
     ],
 )
 def test_a_bad_grammar_has_a_reason(check: GrammarCheck, body: str, reason: str):
@@ -121,3 +123,24 @@ def test_a_child_that_is_killed_is_no_fault_of_the_grammar(byte_level: Tokenizer
         child.kill()
         asking.join()
         assert found == [None]
+
+
+def test_a_password_is_not_too_complex(smollm2_tokenizer: Tokenizer):
+    password = r"^(?=.*[A-Z])(?=.*[a-z])(?=.*\d)(?=.*[!@#$%^&*]).{8,64}$"
+    source = json_schema_source({"type": "string", "pattern": password}, field="")
+    with GrammarCheck(smollm2_tokenizer) as check:
+        assert check.check(source) is None
+    matcher = GrammarEngine(smollm2_tokenizer).compile(source).matcher()
+    for token in smollm2_tokenizer.encode('"Passw0rd!'):
+        matcher.mask()
+        matcher.accept(token)
+    matcher.mask()
+
+
+def test_what_becomes_too_complex_behind_the_first_token_is_refused(smollm2_tokenizer: Tokenizer):
+    members = {f"p{n}": {} for n in range(1990)}
+    source = json_schema_source({"type": "object", "properties": members}, field="")
+    with GrammarCheck(smollm2_tokenizer) as check:
+        reason = check.check(source)
+    assert reason is not None
+    assert "too complex" in reason

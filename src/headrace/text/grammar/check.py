@@ -2,7 +2,7 @@
 
 gateway                                   child
 -------                                   -----
-check(source) ── source as JSON ────────▶ compile, first mask
+check(source) ── source as JSON ────────▶ compile, masks of some tokens
               ◀── null, or what is wrong ─┘
               ◀── end of file: dead of its alarm, a crash or lack of memory; the next check starts another
 """
@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from headrace.text.grammar.engine import COMPILE_STACK, MAX_LEXER_STATES, MAX_MASK_ITEMS
+from headrace.text.grammar.engine import COMPILE_STACK, LIMITS
 from headrace.text.grammar.errors import GrammarError
 from headrace.text.grammar.vocabulary import spelled_tokens
 from headrace.text.tokenizer import Tokenizer
@@ -38,7 +38,7 @@ class GrammarCheck:
     Args:
         tokenizer: The model's tokenizer.
         vocab_size: Rows of the model's output layer; None: as many as the tokenizer has ids.
-        seconds: How long compiling and the first mask may take.
+        seconds: How long compiling and the first masks may take.
         memory: Bytes that it may take beyond what the process has at rest; on Linux.
 
     Raises:
@@ -52,8 +52,7 @@ class GrammarCheck:
         self._memory = memory
         spelled, special, ends = spelled_tokens(tokenizer, tokenizer.vocab_size if vocab_size is None else vocab_size)
         tokens = [text.decode("latin-1") for text in spelled]
-        limits = {"max_lexer_states": MAX_LEXER_STATES, "step_max_items": MAX_MASK_ITEMS}
-        self._greeting = json.dumps({"tokens": tokens, "special": special, "ends": ends, "limits": limits})
+        self._greeting = json.dumps({"tokens": tokens, "special": special, "ends": ends, "limits": LIMITS})
         self._child: subprocess.Popen[str] | None = None
         self._trying = threading.Lock()  # held while the child works
         self._lock = threading.Lock()  # of what is known

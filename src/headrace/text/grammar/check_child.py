@@ -10,6 +10,7 @@ abort.
 from __future__ import annotations
 
 import json
+import random
 import resource
 import signal
 import sys
@@ -20,6 +21,9 @@ import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 NOISE = "<non-verbose/>"
+# Most grammars that become too complex or lead nowhere do so within a few tokens.
+TRIED_TEXTS = 6
+TRIED_TOKENS = 8
 
 
 class Vocabulary:
@@ -50,16 +54,28 @@ def limit_memory(size: int) -> None:
 
 
 def tried(tokens: LLTokenizer, limits: LLParserLimits, source: str, words: int) -> str | None:
-    """What is wrong with a grammar; None: it compiles, and a text can begin."""
+    """What is wrong with a grammar; None: it compiles, and random texts can begin."""
     matcher = LLMatcher(tokens, source, log_level=0, limits=limits)
     if matcher.is_error():
         return f"does not compile: {matcher.get_error()[:2000].replace(NOISE, '').strip()}"
+    draw = random.Random(0)
+    return next(filter(None, (begun(matcher.deep_copy(), draw, words) for _ in range(TRIED_TEXTS))), None)
+
+
+def begun(matcher: LLMatcher, draw: random.Random, words: int) -> str | None:
+    """What is wrong with the beginning of a random text."""
     mask = np.zeros(words, np.uint32)
-    matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
-    error = matcher.get_error()[:200].replace(NOISE, "").strip()
-    if "NoExtension" in error or not mask.any():
-        return "admits no text"
-    return f"is too complex: {error}" if error else None
+    for taken in range(TRIED_TOKENS):
+        matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+        error = matcher.get_error()[:200].replace(NOISE, "").strip()
+        if "NoExtension" in error or not mask.any():
+            return "leads to a place from which no text goes on" if taken else "admits no text"
+        if error:
+            return f"is too complex: {error}"
+        allowed = np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little"))
+        if not matcher.consume_token(int(draw.choice(allowed))) or matcher.is_stopped():
+            break
+    return None
 
 
 def main() -> None:

@@ -22,11 +22,18 @@ from headrace.text.tokenizer import Tokenizer
 Mask = NDArray[np.uint32]
 """Allowed tokens: token t is bit t % 32, counted from the lowest, of word t // 32."""
 
-# Each lexer state costs some 2 kB and stays as long as the grammar; a string of bounded length takes one a character.
-MAX_LEXER_STATES = 50_000
-# An ambiguous grammar makes items without end, and their time grows faster than their number: a mask of 50,000, which
-# the library allows, takes half a second, in which no other sample goes on; one of 20,000 takes 45 ms.
-MAX_MASK_ITEMS = 20_000
+# The bounds that every grammar is compiled and followed under, as the library names them.
+LIMITS = {
+    # Each costs some 2 kB and stays as long as the grammar; a string of bounded length takes one a character.
+    "max_lexer_states": 50_000,
+    # Of one mask. An ambiguous grammar makes items without end, and their time grows faster than their number: a mask
+    # of 50,000, which the library allows, takes half a second, in which no other sample goes on; one of 20,000, 45 ms.
+    "step_max_items": 20_000,
+    # An object whose properties may all be left out has up to three for each where it begins.
+    "max_items_in_row": 5000,
+    # Of one mask; a password's pattern with four lookaheads needs some 600,000, which take 20 ms.
+    "step_lexer_fuel": 1_000_000,
+}
 CONTROLS = "// control tokens: "
 # The library descends some stack frames for each rule or group within another. A source of no more than so many rules
 # and groups compiles on any stack of 8 MiB (measured: 1500 rules of two groups overflow it); a deeper one gets its own.
@@ -35,8 +42,8 @@ COMPILE_STACK = 256 << 20  # touched only as far as needed
 
 
 def parser_limits() -> LLParserLimits:
-    """The bounds that every grammar is compiled and followed under."""
-    return LLParserLimits(max_lexer_states=MAX_LEXER_STATES, step_max_items=MAX_MASK_ITEMS, verbose_errors=False)
+    """``LIMITS`` for the library."""
+    return LLParserLimits(**LIMITS, verbose_errors=False)  # type: ignore[arg-type]
 
 
 class GrammarEngine:
