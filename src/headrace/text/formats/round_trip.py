@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from headrace.errors import InvalidInput
 from headrace.text.formats.notation import Format
@@ -10,7 +11,7 @@ from headrace.text.formats.pieces import Thought, ToolCall
 from headrace.text.formats.reader import FormatReader
 from headrace.text.formats.writer import write_calls
 
-_ARGUMENTS = ({"city": "Oslo", "days": 2}, {}, {"city": "Rome"})
+_ARGUMENTS: tuple[dict[str, Any], ...] = ({"city": "Oslo", "days": 2}, {}, {"city": "Rome"})
 _THOUGHT = "It depends."
 
 
