@@ -20,6 +20,7 @@ from headrace.text.formats.detection import detect_format, format_problem
 from headrace.text.formats.loading import LARGEST, load_format, read_format
 from headrace.text.formats.notation import Format
 from headrace.text.formats.reader import FormatReader
+from headrace.text.formats.round_trip import contradiction
 
 GOOD = """
 name = "mine"
@@ -182,3 +183,25 @@ def test_detection():
     assert "what is read" in format_problem(ChatTemplate(changed, {}), format_named("hermes"))
     refuses = ChatTemplate("{{ raise_exception('no <tool_call>') }}", {})
     assert "cannot write calls" in format_problem(refuses, format_named("hermes"))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        '[calls]\nbegin = "##"\nend = "##"\ncall = "$name $arguments@@"',
+        '[calls]\nbegin = "##"\nend = ";;"\nseparator = ";;"\ncall = "$name $arguments@@"',
+        '[calls]\ncall = "@@@$name $arguments@@"\n[calls.arguments]\nquote = "}"',
+        '[reasoning]\nopen = "@@@"\nclose = "</t>"\n[calls]\ncall = "@@@$name $arguments@@"',
+    ],
+    ids=["begin is end", "separator is end", "quote is a bracket", "reasoning is a call"],
+)
+def test_a_file_that_contradicts_itself_is_refused(tmp_path: Path, body: str):
+    path = tmp_path / "format.toml"
+    path.write_text(f'name = "x"\nmodels = "x"\n{body}\n')
+    with pytest.raises(InvalidInput, match="contradicts itself"):
+        format_named(str(path))
+
+
+@pytest.mark.parametrize("name", sorted(formats()))
+def test_no_format_contradicts_itself(name: str):
+    assert contradiction(formats()[name]) is None

@@ -10,6 +10,7 @@ from pathlib import Path
 from headrace.errors import InvalidInput
 from headrace.text.formats.loading import load_format, read_format
 from headrace.text.formats.notation import Format
+from headrace.text.formats.round_trip import contradiction
 
 GENERIC = "generic"
 
@@ -39,7 +40,10 @@ def format_named(name: str) -> Format:
     if name in known:
         return known[name]
     if name.endswith(".toml") or "/" in name:
-        return load_format(Path(name))
+        found = load_format(Path(name))
+        if (problem := contradiction(found)) is not None:
+            raise InvalidInput(f"{name} contradicts itself: {problem}", field="tool_format")
+        return found
     raise InvalidInput(
         f"{name!r} is no format; there are {', '.join(sorted(known))}, or give a .toml file", field="tool_format"
     )
