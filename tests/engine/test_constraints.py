@@ -250,7 +250,7 @@ def test_a_constraint_that_fails_ends_its_sample_alone(where, how, ahead):
     results = run(engine, *messages)
     failed = results[1, 0]
     assert failed.finish.reason == "error"
-    assert not isinstance(how, Exception) or "no way" in failed.finish.message
+    assert not isinstance(how, Exception) or ("no way" in failed.finish.message and failed.finish.unfit)
     assert failed.tokens == expected(FULL, texts[1], len(failed.tokens))
     assert len(failed.tokens) == {"ready": 0, "accept": 4}.get(where, 3)
     assert results[0, 0].tokens == expected(FULL, texts[0], 12)
@@ -266,7 +266,7 @@ def test_a_grammar_that_cannot_be_made_is_refused():
     engine = byte_engine(FULL, slabs=60, context=100)
     engine._constraint_for = refuse
     ends = [delta.finish for delta in engine.add(request(0, PROMPT, greedy(3, "x", n=2)))]
-    assert [(end.reason, end.message) for end in ends] == [("error", "no such grammar")] * 2
+    assert [(end.reason, end.message, end.unfit) for end in ends] == [("error", "no such grammar", True)] * 2
     assert not engine.has_work
 
 

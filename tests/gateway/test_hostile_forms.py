@@ -39,3 +39,15 @@ def test_ordinary_requests_do_not_wait(server):
             assert await asyncio.gather(*slow) == [400] * len(slow)
 
     asyncio.run(ask())
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_grammar_that_leads_nowhere_later_is_the_callers_fault(server, stream):
+    """Its trial, of a few tokens, passes."""
+    fixed = "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
+    grammar = f'start: "{fixed}" T\nT: /bc/ & /bd/'
+    body = {"model": NAME, "prompt": "Count:", "grammar": grammar, "max_tokens": 100, "stream": stream}
+    answer = server.http.post("/v1/completions", json=body, timeout=60)
+    assert answer.status_code == (200 if stream else 400)
+    assert '"code":"cannot_continue"' in answer.text
+    assert '"type":"invalid_request_error"' in answer.text

@@ -15,7 +15,7 @@ from headrace.engine.constraint import ConstraintFactory, TokenConstraint
 from headrace.engine.guidance import FREE, Guidance, Guide
 from headrace.engine.inspection import describe
 from headrace.engine.messages import CLOSE_SECONDS, EngineStats, Finish, Generate, PositionLogprobs, TokenDelta
-from headrace.engine.outcome import finish_of, position_logprobs, timeline_of
+from headrace.engine.outcome import failure, finish_of, position_logprobs, timeline_of
 from headrace.engine.plan import Planned
 from headrace.engine.sampling_params import SamplingParams
 from headrace.engine.scheduler import Scheduler, SchedulerLimits
@@ -112,7 +112,7 @@ class Engine:
                 return _refused(message, Finish("late"))
             constraints = constraints_of(message, self._constraint_for)
         except HeadraceError as error:
-            return _refused(message, Finish("error", message=str(error)))
+            return _refused(message, failure(error))
         if not self._requests and not self._submitted:
             self._collected = None  # there was nothing to do, whatever transfers there were
         stops, room = self.spec.eos_token_ids, self.context_length - len(prompt)

@@ -9,7 +9,7 @@ import numpy as np
 
 from headrace.engine.constraint import TokenConstraint
 from headrace.engine.messages import Finish
-from headrace.engine.outcome import finish_of, timeline_of
+from headrace.engine.outcome import failure, finish_of, timeline_of
 from headrace.engine.plan import Planned
 from headrace.engine.sequence import Sequence
 from headrace.errors import ConstraintError, HeadraceError
@@ -99,7 +99,7 @@ class Guide:
                 sequence.force(only)
                 tokens.append(only)
         except HeadraceError as error:
-            return Finish("error", message=str(error))
+            return failure(error)
         return finish
 
     def _begin(self, sequence: Sequence, constraint: TokenConstraint) -> Finish | None:
@@ -112,7 +112,7 @@ class Guide:
                 return Finish("stop", timeline=timeline_of(sequence))
             self._look(sequence, constraint)
         except HeadraceError as error:
-            return Finish("error", message=str(error))
+            return failure(error)
         return None
 
     def _look(self, sequence: Sequence, constraint: TokenConstraint) -> int | None:

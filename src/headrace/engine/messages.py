@@ -168,6 +168,7 @@ class Finish(msgspec.Struct, frozen=True, omit_defaults=True):
         stop: The stop string or stop token id that ended it; None for end of sequence, or of what a grammar allows.
         hidden_tokens: Trailing output tokens (0 or 1) that ended it and are no part of the text.
         message: For ``error``.
+        unfit: For ``error``: what was asked cannot be done, and asking again will not help.
         timeline: The stamps; the gateway's own are filled in.
     """
 
@@ -175,6 +176,7 @@ class Finish(msgspec.Struct, frozen=True, omit_defaults=True):
     stop: str | int | None = None
     hidden_tokens: int = 0
     message: str | None = None
+    unfit: bool = False
     timeline: Timeline = Timeline()
 
 

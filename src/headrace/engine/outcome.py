@@ -10,6 +10,7 @@ from headrace.engine.messages import Finish, PositionLogprobs
 from headrace.engine.sampling_params import SamplingParams
 from headrace.engine.sequence import Sequence
 from headrace.engine.timeline import Timeline
+from headrace.errors import ConstraintError, HeadraceError, InvalidInput
 from headrace.runtime.batch import Pooling, SlotSampling, TokenLogprobs
 
 
@@ -41,6 +42,11 @@ def slot_sampling(
         logprobs=params.logprobs,
         prompt_logprobs=params.prompt_logprobs if index == 0 else None,
     )
+
+
+def failure(error: HeadraceError) -> Finish:
+    """How a sample ends that an error ends."""
+    return Finish("error", message=str(error), unfit=isinstance(error, InvalidInput | ConstraintError))
 
 
 def finish_of(sequence: Sequence, token: int) -> Finish | None:

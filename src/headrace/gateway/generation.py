@@ -11,7 +11,7 @@ from contextlib import aclosing
 
 import numpy as np
 
-from headrace.api.errors import ApiError, deadline_unmet, internal_error, overloaded, unavailable
+from headrace.api.errors import ApiError, bad_request, deadline_unmet, internal_error, overloaded, unavailable
 from headrace.engine.messages import Generate, TokenDelta
 from headrace.engine.sampling_params import SamplingParams
 from headrace.engine.validation import check_request, check_room
@@ -156,6 +156,8 @@ class Generator:
             raise deadline_unmet()
         if finish.reason == "error":
             self._metrics.finished.labels("error").inc()
+            if finish.unfit:
+                raise bad_request(f"The answer cannot go on: {finish.message}", code="cannot_continue")
             raise internal_error(f"The engine failed on this request: {finish.message}")
         durations = finish.timeline.durations(sample.count + len(delta.tokens))
         self._metrics.on_finish(finish.reason, durations)
