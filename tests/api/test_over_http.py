@@ -15,10 +15,13 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Route
 
-from headrace.api import answers, errors, parsing, sse
+from headrace.api import errors, parsing, sse
+from headrace.api.answers import encode, usage
 from headrace.api.anthropic.errors import anthropic_error
 from headrace.api.anthropic.events import MessageStart, MessageStop
 from headrace.api.anthropic.message import AnthropicMessage, AnthropicUsage, TextBlock, TokenCount
+from headrace.api.chat_answers import AnswerMessage, ChatChoice, ChatCompletion, ChatCompletionChunk, ChunkChoice, Delta
+from headrace.api.completion_answers import Completion, CompletionChoice
 from headrace.api.docs_page import docs_page
 from headrace.api.embeddings import Embedding, EmbeddingList, EmbeddingUsage
 from headrace.api.openapi import OPEN_ROUTES, openapi_document, openapi_json
@@ -32,17 +35,18 @@ from headrace.api.responses.output import (
 )
 from headrace.api.responses.output import Response as Response_
 from headrace.api.schemas import Served, decimals_below
+from headrace.api.server_answers import DebugAnswer, Detokenized, Model, ModelList, Status, Tokenized
 
 SERVED = Served(models=("m",))
-MODEL = answers.Model(id="m", created=1, max_model_len=64)
+MODEL = Model(id="m", created=1, max_model_len=64)
 
 
 def _json(answer) -> Response:
-    return Response(answers.encode(answer), media_type="application/json")
+    return Response(encode(answer), media_type="application/json")
 
 
 def _failed(error: errors.ApiError, path: str = "") -> Response:
-    body = answers.encode(anthropic_error(error, "req-1")) if path.startswith("/v1/messages") else error.body()
+    body = encode(anthropic_error(error, "req-1")) if path.startswith("/v1/messages") else error.body()
     return Response(body, error.status, {"Content-Type": "application/json", **error.headers})
 
 
@@ -68,29 +72,26 @@ def _chat(request) -> Response:
     if request.user == "down":
         raise errors.unavailable("The engine is loading.")
     if not request.stream:
-        choice = answers.ChatChoice(index=0, message=answers.AnswerMessage(content="Hi"), finish_reason="stop")
-        usage = answers.usage(3, 1)
-        return _json(answers.ChatCompletion(id="x", created=1, model="m", choices=[choice], usage=usage))
+        choice = ChatChoice(index=0, message=AnswerMessage(content="Hi"), finish_reason="stop")
+        return _json(ChatCompletion(id="x", created=1, model="m", choices=[choice], usage=usage(3, 1)))
 
     def chunk(*choices, usage=None):
-        return sse.event(answers.ChatCompletionChunk(id="x", created=1, model="m", choices=list(choices), usage=usage))
+        return sse.event(ChatCompletionChunk(id="x", created=1, model="m", choices=list(choices), usage=usage))
 
-    events = [sse.KEEP_ALIVE, chunk(answers.ChunkChoice(index=0, delta=answers.Delta("assistant", "")))]
-    events.append(chunk(answers.ChunkChoice(index=0, delta=answers.Delta(content="Hi"))))
+    events = [sse.KEEP_ALIVE, chunk(ChunkChoice(index=0, delta=Delta("assistant", "")))]
+    events.append(chunk(ChunkChoice(index=0, delta=Delta(content="Hi"))))
     if request.user == "breaks":
         events.append(sse.error_event(errors.internal_error("The engine died.")))
     else:
-        events.append(chunk(answers.ChunkChoice(index=0, delta=answers.Delta(), finish_reason="stop")))
-        events += [chunk(usage=answers.usage(3, 1))] if request.include_usage else []
+        events.append(chunk(ChunkChoice(index=0, delta=Delta(), finish_reason="stop")))
+        events += [chunk(usage=usage(3, 1))] if request.include_usage else []
         events.append(sse.DONE)
     return Response(b"".join(events), headers=sse.HEADERS)
 
 
 def _text(request) -> Response:
-    choices = [
-        answers.CompletionChoice(index=i, text="Hi", finish_reason="stop") for i in range(len(request.prompts()))
-    ]
-    answer = answers.Completion(id="x", created=1, model="m", choices=choices)
+    choices = [CompletionChoice(index=i, text="Hi", finish_reason="stop") for i in range(len(request.prompts()))]
+    answer = Completion(id="x", created=1, model="m", choices=choices)
     return Response(sse.event(answer) + sse.DONE, headers=sse.HEADERS) if request.stream else _json(answer)
 
 
@@ -110,7 +111,7 @@ def _not_routed(request, error) -> Response:
 
 
 def _tokenized(_) -> Response:
-    return _json(answers.Tokenized(count=0, max_model_len=64, tokens=[]))
+    return _json(Tokenized(count=0, max_model_len=64, tokens=[]))
 
 
 RESPONSE = Response_(
@@ -182,7 +183,7 @@ def _embedded(request) -> Response:
 POST = {"methods": ["POST"]}
 APP = Starlette(
     routes=[
-        Route("/v1/models", _get(_json(answers.ModelList(data=[MODEL])))),
+        Route("/v1/models", _get(_json(ModelList(data=[MODEL])))),
         Route("/v1/models/{model:path}", _get(_json(MODEL))),
         Route("/v1/chat/completions", _post(parsing.parse_chat, _chat), **POST),
         Route("/v1/completions", _post(parsing.parse_completion, _text), **POST),
@@ -199,11 +200,11 @@ APP = Starlette(
         Route("/v1/messages", _post(parsing.parse_messages, _message), **POST),
         Route("/v1/messages/count_tokens", _post(parsing.parse_count_tokens, lambda _: _json(TokenCount(1))), **POST),
         Route("/tokenize", _post(parsing.parse_tokenize, _tokenized), **POST),
-        Route("/detokenize", _post(parsing.parse_detokenize, lambda _: _json(answers.Detokenized(""))), **POST),
-        Route("/health", _get(_json(answers.Status()))),
-        Route("/ready", _get(_json(answers.Status()))),
+        Route("/detokenize", _post(parsing.parse_detokenize, lambda _: _json(Detokenized(""))), **POST),
+        Route("/health", _get(_json(Status()))),
+        Route("/ready", _get(_json(Status()))),
         Route("/metrics", _get(Response("a 1\n", media_type="text/plain"))),
-        Route("/debug/state", _get(_json(answers.DebugAnswer(state={})))),
+        Route("/debug/state", _get(_json(DebugAnswer(state={})))),
         Route("/openapi.json", _get(Response(openapi_json(SERVED), media_type="application/json"))),
     ],
     exception_handlers={HTTPException: _not_routed},
