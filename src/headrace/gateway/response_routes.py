@@ -33,6 +33,8 @@ from headrace.gateway.response_conversation import NAMES, response_conversation
 from headrace.gateway.response_writer import OutputWriter
 from headrace.gateway.services import Services
 
+# OpenAI has these names, and none for an answer that its own grammar ends.
+_ERRORS = {429: "rate_limit_exceeded", 400: "invalid_prompt"}
 _TIERS = {"auto": "default", "fast": "priority", "ultrafast": "priority"}
 
 
@@ -135,7 +137,7 @@ class _Shape:
 
     def _failed(self, error: ApiError) -> Response:
         """What there was when the engine failed."""
-        code = "rate_limit_exceeded" if error.status == 429 else "server_error"
+        code = _ERRORS.get(error.status, "server_error")
         self._writer.end("incomplete")
         failure = ResponseError(code, error.message)
         return self._kept(replace(self._blank, status="failed", error=failure, output=self._writer.items))
