@@ -27,7 +27,7 @@ chat: $(VENV)/.installed  ## Talk to the server (ARGS="--url http://…").
 	$(BIN)/headrace chat $(ARGS)
 
 test: $(VENV)/.installed-dev  ## Run the tests (ARGS=… goes to pytest).
-	$(BIN)/python -m pytest -m "not bars" $(ARGS)
+	$(BIN)/python -m pytest -m "not bars" --durations 20 --durations-min 5 $(ARGS)
 
 lint: $(VENV)/.installed-dev  ## Check format, style, types and import layers.
 	$(BIN)/ruff format --check src tests
