@@ -124,6 +124,8 @@ def test_bad_forms_are_named(llm, options, field):
         ),
         ({"reasoning_effort": "high"}, "reasoning_effort"),
         ({"tools": {1, 2}}, "tools[0]"),
+        ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs.messages"),
+        ({"grammar": "start: nobody"}, "grammar"),
         ({"tools": [object()]}, None),
     ],
 )
@@ -131,6 +133,13 @@ def test_bad_options_of_a_chat_are_named(llm, options, field):
     with pytest.raises(InvalidInput) as caught:
         llm.chat(TALK, WILD, **options)
     assert caught.value.field == field
+
+
+def test_what_binds_the_engine_is_not_for_callers(llm):
+    for name in ("grammar", "reading"):
+        with pytest.raises(InvalidInput) as caught:
+            llm.generate("a", SamplingParams(**{name: 'start: "a"'}))
+        assert caught.value.field == f"sampling_params.{name}"
 
 
 def test_a_form_says_where_an_answer_ends(llm):

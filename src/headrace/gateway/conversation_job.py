@@ -68,7 +68,7 @@ async def conversation_job(
     sampling = opened.request.sampling()
     endless = bool(sampling.get("min_tokens") or sampling.get("ignore_eos"))
     bounds = prepared.bounds(stops=bool(sampling.get("stop")), endless=endless)
-    await services.grammars.check(bounds.grammar, "tools" if conversation.tools else conversation.answer.field)
+    await services.grammars.check(bounds.grammar, prepared.field)
     params = SamplingParams(**sampling, grammar=bounds.grammar, reading=bounds.reading)
     explicit_max = None if may_be_cut else sampling["max_tokens"]
     services.generator.check(prepared.prompt, params, explicit_max=explicit_max, fields=fields)

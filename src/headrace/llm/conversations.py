@@ -62,10 +62,8 @@ def conversation_of(messages: Sequence[Message], options: ChatOptions) -> Conver
     Raises:
         InvalidInput: An option cannot be used; ``field`` names it. Messages are looked at later.
     """
-    asked = {name: value for name, value in options.items() if name != "chat_template_kwargs"}
-    request = _checked(parse_chat, {**asked, "messages": [{"role": "user", "content": "any"}]})
-    template = options.get("chat_template_kwargs") or {}
-    return dataclasses.replace(chat_conversation(request), messages=messages, template=template)
+    request = _checked(parse_chat, {**options, "messages": [{"role": "user", "content": "any"}]})
+    return dataclasses.replace(chat_conversation(request), messages=messages)
 
 
 def form_of(options: AnswerOptions) -> AnswerForm:

@@ -14,7 +14,7 @@ import numpy as np
 from headrace.engine.messages import ReplicaInfo
 from headrace.engine.sampling_params import SamplingParams
 from headrace.engine.validation import check_request
-from headrace.errors import InvalidInput
+from headrace.errors import ConstraintError, InvalidInput
 from headrace.llm.conversations import AnswerOptions, ChatOptions, Message, conversation_of, form_of
 from headrace.runtime.batch import Pooling
 from headrace.text.model_text import ModelText
@@ -55,11 +55,13 @@ class JobMaker:
     Args:
         text: What the model reads and writes.
         info: What the engine can run.
+        try_grammar: Compiles a grammar, or raises ``ConstraintError``.
     """
 
-    def __init__(self, text: ModelText, info: ReplicaInfo) -> None:
+    def __init__(self, text: ModelText, info: ReplicaInfo, try_grammar: Callable[[str], None]) -> None:
         self._text = text
         self._info = info
+        self._try_grammar = try_grammar
 
     def prompts(
         self,
@@ -129,7 +131,7 @@ class JobMaker:
         jobs = []
         for (field, value), (params_field, own) in zip(named, each, strict=True):
             made = prepare(value, field)
-            bound = _bound(own, made, params_field)
+            bound = self._bound(own, made, params_field)
             self._check(made.prompt, bound, field, params_field, answered=pooling is None)
             jobs.append(Job(made.prompt, bound, made.form, received, time.monotonic(), pooling))
         return jobs
@@ -144,8 +146,9 @@ class JobMaker:
 
     def _prompts_bound_by(self, options: AnswerOptions) -> Callable[[PromptInput, str], Prepared]:
         """What prepares a prompt whose answer must look like this."""
-        grammar = self._text.answer_grammar(form_of(options))
-        return lambda value, field: Prepared.plain(self._prompt(value, field), grammar)
+        form = form_of(options)
+        grammar = self._text.answer_grammar(form)
+        return lambda value, field: Prepared.plain(self._prompt(value, field), grammar, form.field)
 
     def _prompt(self, value: PromptInput, field: str) -> Prompt:
         text: Any = value if isinstance(value, str) else None
@@ -166,6 +169,25 @@ class JobMaker:
         except InvalidInput as error:
             raise error.renamed(error.field or field) from None
         return Prompt(made.tokens, text if isinstance(text, str) else None)
+
+    def _bound(self, params: SamplingParams, made: Prepared, params_field: str) -> SamplingParams:
+        """The parameters, with what binds the answer."""
+        for name in ("grammar", "reading"):
+            if getattr(params, name) is not None:
+                message = "is the engine's own form; give regex, choice or grammar to the call instead"
+                raise InvalidInput(message, field=f"{params_field}.{name}")
+        endless = bool(params.min_tokens or params.ignore_eos)
+        bounds = made.bounds(stops=bool(params.stop), endless=endless)
+        try:
+            bound = msgspec.structs.replace(params, grammar=bounds.grammar, reading=bounds.reading)
+        except InvalidInput as error:
+            raise error.renamed(f"{params_field}.{error.field}") from None
+        try:
+            if bounds.grammar is not None:
+                self._try_grammar(bounds.grammar)
+        except ConstraintError as error:
+            raise InvalidInput(f"what the answer is to follow cannot be used: {error}", field=made.field) from None
+        return bound
 
     def _check(self, prompt: Prompt, params: SamplingParams, field: str, params_field: str, *, answered: bool) -> None:
         info = self._info
@@ -206,18 +228,6 @@ def _is_prompt(value: object) -> bool:
 
 def _is_conversation(value: object) -> bool:
     return isinstance(value, Sequence) and bool(value) and isinstance(value[0], Mapping)
-
-
-def _bound(params: SamplingParams, made: Prepared, params_field: str) -> SamplingParams:
-    """The parameters, with what binds the answer."""
-    endless = bool(params.min_tokens or params.ignore_eos)
-    bounds = made.bounds(stops=bool(params.stop), endless=endless)
-    if bounds == (None, None):
-        return params
-    try:
-        return msgspec.structs.replace(params, grammar=bounds.grammar, reading=bounds.reading)
-    except InvalidInput as error:
-        raise error.renamed(f"{params_field}.{error.field}") from None
 
 
 def _params_for(

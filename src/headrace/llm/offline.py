@@ -114,7 +114,7 @@ class LLM:
             raise error.renamed(_OUR_NAMES.get(error.field or "", error.field or "")) from None
         self.info: ReplicaInfo = info
         self._driver = EngineDriver(engine)
-        self._jobs = JobMaker(text, info)
+        self._jobs = JobMaker(text, info, constraints.try_grammar)
 
     def __repr__(self) -> str:
         info = self.info

@@ -93,6 +93,14 @@ class ConstraintMaker:
             return None
         return OutputConstraint(None if params.grammar is None else self._compiled(params.grammar), watch)
 
+    def try_grammar(self, source: str) -> None:
+        """Compile a grammar, which is then at hand.
+
+        Raises:
+            ConstraintError: It cannot be compiled.
+        """
+        OutputConstraint(self._compiled(source), None).allowed()
+
     @cached_property
     def _grammars(self) -> GrammarEngine:
         return GrammarEngine(self._tokenizer, self._vocab_size)

@@ -94,6 +94,7 @@ class ModelText:
             prompt,
             self._form(conversation, primed),
             grammar.source,
+            "tools" if conversation.tools else form.field,
             conversation.is_free,
             conversation.schemas,
             grammar.relaxed,

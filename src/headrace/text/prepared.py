@@ -30,6 +30,7 @@ class Prepared:
         prompt: Its tokens.
         form: How the answer is to be taken apart; None: it is plain text.
         grammar: What the answer must follow; None: nothing.
+        field: What the caller calls that of which the grammar is made.
         is_free: The answer may be any text: the grammar only keeps calls in order, if there are any.
         schemas: Of the tools' arguments.
         relaxed: Tools whose schemas are not enforced, each with the reason.
@@ -38,14 +39,15 @@ class Prepared:
     prompt: Prompt
     form: MessageForm | None
     grammar: str | None
+    field: str
     is_free: bool
     schemas: Mapping[str, Any]
     relaxed: Mapping[str, str]
 
     @classmethod
-    def plain(cls, prompt: Prompt, grammar: str | None) -> Prepared:
+    def plain(cls, prompt: Prompt, grammar: str | None, field: str) -> Prepared:
         """A prompt whose answer is plain text."""
-        return cls(prompt, None, grammar, is_free=False, schemas={}, relaxed={})
+        return cls(prompt, None, grammar, field, is_free=False, schemas={}, relaxed={})
 
     def bounds(self, *, stops: bool, endless: bool) -> Bounds:
         """What the sampling parameters have to say of the answer.
