@@ -217,6 +217,8 @@ def test_lenient_ignores_unknown_fields_and_says_so():
     assert len(parsed.warnings) == 2
     assert any("max_token" in warning and "max_tokens" in warning for warning in parsed.warnings)
     assert all(" " <= c <= "~" for warning in parsed.warnings for c in warning)
+    assert parsing.warning_header(parsed.warnings) == " ".join(parsed.warnings)
+    assert parsing.warning_header(parsing.parse_completion(b'{"model": "m", "prompt": "a"}').warnings) is None
 
 
 @pytest.mark.parametrize(
