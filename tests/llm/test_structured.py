@@ -123,7 +123,14 @@ def test_bad_forms_are_named(llm, options, field):
             "response_format.json_schema.schema.minLength",
         ),
         ({"reasoning_effort": "high"}, "reasoning_effort"),
-        ({"tools": {1, 2}}, "tools[0]"),
+        ({"tools": {1, 2}}, None),
+        ({"tools": [1]}, "tools[0]"),
+        ({"regex": b"a"}, None),
+        ({"regex": float("nan")}, None),
+        ({"regex": "\ud800"}, "regex"),
+        ({"n": 3}, "n"),
+        ({"max_tokens": 3}, "max_tokens"),
+        ({"stop": ["a"]}, "stop"),
         ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs.messages"),
         ({"grammar": "start: nobody"}, "grammar"),
         ({"tools": [object()]}, None),
@@ -140,6 +147,18 @@ def test_what_binds_the_engine_is_not_for_callers(llm):
         with pytest.raises(InvalidInput) as caught:
             llm.generate("a", SamplingParams(**{name: 'start: "a"'}))
         assert caught.value.field == f"sampling_params.{name}"
+
+
+def test_a_message_keeps_its_place_where_tools_are_told(llm):
+    with pytest.raises(InvalidInput) as caught:
+        llm.chat([{"role": "user", "content": 3}], tools=[TOOL])
+    assert caught.value.field == "messages[0].content"
+
+
+def test_sampling_parameters_are_no_options(llm):
+    with pytest.raises(InvalidInput) as caught:
+        llm.generate("a", ignore_eos=True)
+    assert caught.value.field == "ignore_eos"
 
 
 def test_a_form_says_where_an_answer_ends(llm):

@@ -225,7 +225,8 @@ class Engine:
         rate = self.scheduler.cost.prefill_rate(self.scheduler.limits.max_batch_tokens)
         if message.deadline is None or not rate:  # nothing is known yet
             return False
-        cached = self.memory.cached(prefix_key(message), prompt)
+        whole = message.pooling == "mean" or message.params.prompt_logprobs is not None  # nothing cached can stand in
+        cached = 0 if whole else self.memory.cached(prefix_key(message), prompt)
         tokens = self.scheduler.prefill_tokens(message.priority) + len(prompt) - cached
         return time.monotonic() + tokens / rate > message.deadline
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypedDict
-
-import msgspec
 
 from headrace.api.errors import ApiError
 from headrace.api.parsing import Parsed, R, parse_chat, parse_completion
@@ -39,7 +38,8 @@ class ChatOptions(AnswerOptions, total=False):
         tools: Functions that the model may call, ``{"type": "function", "function": {"name": ..., ...}}``.
         tool_choice: ``auto``, ``none``, ``required``, or one tool by name.
         parallel_tool_calls: Several may be called in one answer. Default true.
-        response_format: ``{"type": "json_object"}`` or ``{"type": "json_schema", "json_schema": {"schema": ...}}``.
+        response_format: ``{"type": "json_object"}`` or ``{"type": "json_schema", "json_schema": {"name": ..., "schema":
+            ...}}``.
         reasoning_effort: How long the model is to reason, where its chat template lets it be told.
         add_generation_prompt: End the prompt with the head of the answer. Default true, unless continuing.
         continue_final_message: Let the model continue the last message.
@@ -62,6 +62,7 @@ def conversation_of(messages: Sequence[Message], options: ChatOptions) -> Conver
     Raises:
         InvalidInput: An option cannot be used; ``field`` names it. Messages are looked at later.
     """
+    _refuse_others(options, ChatOptions.__optional_keys__)
     request = _checked(parse_chat, {**options, "messages": [{"role": "user", "content": "any"}]})
     return dataclasses.replace(chat_conversation(request), messages=messages)
 
@@ -72,13 +73,21 @@ def form_of(options: AnswerOptions) -> AnswerForm:
     Raises:
         InvalidInput: An option cannot be used; ``field`` names it.
     """
+    _refuse_others(options, AnswerOptions.__optional_keys__)
     return answer_form(_checked(parse_completion, {**options, "prompt": "any"}))
+
+
+def _refuse_others(options: Mapping[str, Any], known: frozenset[str]) -> None:
+    """Refuse what is no option here, such as a sampling parameter."""
+    for name in options:
+        if name not in known:
+            raise InvalidInput(f"there is no such option; there are {', '.join(sorted(known))}", field=name)
 
 
 def _checked(parse: Callable[[bytes], Parsed[R]], body: Mapping[str, Any]) -> R:
     """A request of the HTTP API."""
     try:
-        return parse(msgspec.json.encode({**body, "model": ""})).request
+        return parse(json.dumps({**body, "model": ""}, allow_nan=False).encode()).request
     except ApiError as error:
         raise InvalidInput(error.message, field=error.param, code=error.code) from None
     except (TypeError, ValueError, RecursionError) as error:

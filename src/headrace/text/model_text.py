@@ -20,7 +20,7 @@ from headrace.text.formats.reader import primed_by
 from headrace.text.formats.writer import write_calls
 from headrace.text.output_grammar import OutputGrammars, answer_source
 from headrace.text.prepared import Prepared
-from headrace.text.prompt import Prompt, chat_prompt, check_messages
+from headrace.text.prompt import Prompt, chat_prompt, check_messages, normalize_messages
 from headrace.text.reading import Reading
 from headrace.text.stream import MessageForm
 from headrace.text.tokenizer import Tokenizer
@@ -132,6 +132,8 @@ class ModelText:
         elif self.format.calls is not None and self.format.calls.id == "$random9":
             messages = [_with_short_ids(message) for message in messages]
         if tools and not self._shows_tools:
+            if self.tokenizer.chat_template is not None:  # what is wrong is named before places shift
+                normalize_messages(self.tokenizer.chat_template, conversation.messages)
             messages = self._with_tools_told(messages, tools)
         return chat_prompt(
             self.tokenizer,
