@@ -290,6 +290,18 @@ def test_what_others_have_cached_makes_no_first_token_sooner():
         engine.abort([number])
 
 
+@pytest.mark.parametrize(("prompt_logprobs", "pooling"), [(None, "mean"), (0, None)])
+def test_what_needs_every_token_of_a_prompt_is_no_sooner_for_a_cache(prompt_logprobs, pooling):
+    engine, prompt = engine_with(), text(0, 100)
+    run(engine, request(0, prompt, params(1)))
+    teach_cost(engine, token=1.0)
+    soon = time.monotonic() + 50
+    asked = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=prompt_logprobs)
+    deltas = engine.add(request(1, prompt, asked, deadline=soon, pooling=pooling))
+    assert [delta.finish.reason for delta in deltas] == ["late"]
+    assert not engine.add(request(2, prompt, params(1), deadline=soon))
+
+
 def engine_for_costs():
     """An engine that has learned its speed, with one prompt in the tree."""
     engine = engine_with(slots=2, step=16)

@@ -155,6 +155,13 @@ def test_a_message_keeps_its_place_where_tools_are_told(llm):
     assert caught.value.field == "messages[0].content"
 
 
+def test_options_are_looked_at_though_there_is_nothing_to_answer(llm):
+    for call in (llm.chat, llm.generate):
+        with pytest.raises(InvalidInput) as caught:
+            call([], regex="(", choice=["a"])
+        assert caught.value.field == "choice"
+
+
 def test_sampling_parameters_are_no_options(llm):
     with pytest.raises(InvalidInput) as caught:
         llm.generate("a", ignore_eos=True)

@@ -250,6 +250,7 @@ def _sequence(number: int, prompt: list[int], output: int) -> Sequence:
         tokens=tokens,
         known=len(prompt),
         prompt_length=len(prompt),
+        can_share_prompt=True,
         constraint=None,
         leader=None,
         queued=0.0,

@@ -82,6 +82,7 @@ def sequences_of(
                 tokens=tokens,
                 known=len(prompt),
                 prompt_length=len(prompt),
+                can_share_prompt=message.can_share_prompt,
                 constraint=constraint,
                 preparing=constraint is not None,
                 leader=sequences[0] if sequences else None,

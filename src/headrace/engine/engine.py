@@ -225,8 +225,7 @@ class Engine:
         rate = self.scheduler.cost.prefill_rate(self.scheduler.limits.max_batch_tokens)
         if message.deadline is None or not rate:  # nothing is known yet
             return False
-        whole = message.pooling == "mean" or message.params.prompt_logprobs is not None  # nothing cached can stand in
-        cached = 0 if whole else self.memory.cached(prefix_key(message), prompt)
+        cached = self.memory.cached(prefix_key(message), prompt) if message.can_share_prompt else 0
         tokens = self.scheduler.prefill_tokens(message.priority) + len(prompt) - cached
         return time.monotonic() + tokens / rate > message.deadline
 

@@ -49,6 +49,11 @@ class Generate(msgspec.Struct, frozen=True, tag=True):
     deadline: float | None = None
     pooling: Pooling | None = None
 
+    @property
+    def can_share_prompt(self) -> bool:
+        """Whether a cached prefix may stand in for computing the prompt: not if something is wanted of each token."""
+        return self.params.prompt_logprobs is None and self.pooling != "mean"
+
 
 class Abort(msgspec.Struct, frozen=True, tag=True):
     """The receiver is gone: stop these requests and free what they hold. Unknown numbers are ignored."""

@@ -49,6 +49,7 @@ class Sequence:
         tokens: int32 [limit], prompt and output.
         known: How many of them are known.
         prompt_length: How many of them are prompt.
+        can_share_prompt: A cached prefix may stand in for computing it.
         constraint: Stop strings and grammar, if any.
         mask: Tokens that may be drawn next; None: any.
         preparing: It has a constraint that is not ready.
@@ -83,6 +84,7 @@ class Sequence:
     tokens: IntArray
     known: int
     prompt_length: int
+    can_share_prompt: bool
     constraint: TokenConstraint | None
     leader: Sequence | None
     queued: float
@@ -150,8 +152,3 @@ class Sequence:
     def rank(self) -> tuple[int, int]:
         """Sorts those that must go on before those that may be preempted for them."""
         return self.priority, self.arrival
-
-    @property
-    def can_share_prompt(self) -> bool:
-        """Whether a cached prefix may stand in for computing the prompt: not if something is wanted of each token."""
-        return self.sampling.prompt_logprobs is None and self.sampling.pooling != "mean"

@@ -46,12 +46,7 @@ class Chat:
         opening = await opened(http, services, parse_chat)
         request = opening.request
         own = "max_tokens" if request.max_completion_tokens is None else "max_completion_tokens"
-        making = conversation_job(
-            services,
-            opening,
-            chat_conversation(request),
-            fields=("messages", own),
-        )
+        making = conversation_job(services, opening, chat_conversation(request), fields=("messages", own))
         made = await until_disconnected(http, making)
         answer = Answer([made.job], wants_timings=bool(request.timings))
         shape = _Shape(services, request, answer)

@@ -104,7 +104,9 @@ class Generator:
         # A request larger than the whole queue is let in when nothing else is there, or it could never run.
         if self._admitted and waiting > self._config.max_queue:
             wait = min(self._sample_seconds * max(1.0, self._admitted / slots), 60.0)
-            raise overloaded(wait, f"{self._admitted} samples are running or queued, the limit here; try again later.")
+            limit = slots + self._config.max_queue
+            message = f"{self._admitted} samples are running or queued, and {limit} is the limit here; try again later."
+            raise overloaded(wait, message)
         self._admitted += samples
 
     def release(self, samples: int) -> None:

@@ -56,15 +56,15 @@ class ChatOptions(AnswerOptions, total=False):
     chat_template_kwargs: Mapping[str, Any] | None
 
 
-def conversation_of(messages: Sequence[Message], options: ChatOptions) -> Conversation:
-    """A conversation and what is asked of its answer.
+def asked_by(options: ChatOptions) -> Conversation:
+    """What is asked, of a conversation whose messages are still to come.
 
     Raises:
-        InvalidInput: An option cannot be used; ``field`` names it. Messages are looked at later.
+        InvalidInput: An option cannot be used; ``field`` names it.
     """
     _refuse_others(options, ChatOptions.__optional_keys__)
     request = _checked(parse_chat, {**options, "messages": [{"role": "user", "content": "any"}]})
-    return dataclasses.replace(chat_conversation(request), messages=messages)
+    return dataclasses.replace(chat_conversation(request), messages=())
 
 
 def form_of(options: AnswerOptions) -> AnswerForm:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,8 +16,9 @@ from headrace.engine.messages import ReplicaInfo
 from headrace.engine.sampling_params import SamplingParams
 from headrace.engine.validation import check_request
 from headrace.errors import ConstraintError, InvalidInput
-from headrace.llm.conversations import AnswerOptions, ChatOptions, Message, conversation_of, form_of
+from headrace.llm.conversations import AnswerOptions, ChatOptions, Message, asked_by, form_of
 from headrace.runtime.batch import Pooling
+from headrace.text.conversation import Conversation
 from headrace.text.model_text import ModelText
 from headrace.text.prepared import Prepared
 from headrace.text.prompt import Prompt, text_prompt, token_prompt
@@ -109,7 +111,7 @@ class JobMaker:
                 several conversations were given.
         """
         named = _split(messages, "messages", _is_conversation, "a list of messages")
-        return self._jobs(named, params, functools.partial(self._chat, options))
+        return self._jobs(named, params, functools.partial(self._chat, asked_by(options)))
 
     def chat(self, messages: Sequence[Message], params: SamplingParams | None, options: ChatOptions) -> Job:
         """The job of one conversation.
@@ -117,7 +119,7 @@ class JobMaker:
         Raises:
             InvalidInput: With the field, such as ``messages[0].content``.
         """
-        return self._jobs([("messages", messages)], params, functools.partial(self._chat, options))[0]
+        return self._jobs([("messages", messages)], params, functools.partial(self._chat, asked_by(options)))[0]
 
     def _jobs(
         self,
@@ -136,8 +138,8 @@ class JobMaker:
             jobs.append(Job(made.prompt, bound, made.form, received, time.monotonic(), pooling))
         return jobs
 
-    def _chat(self, options: ChatOptions, messages: Sequence[Message], field: str) -> Prepared:
-        conversation = conversation_of(messages, options)
+    def _chat(self, asked: Conversation, messages: Sequence[Message], field: str) -> Prepared:
+        conversation = dataclasses.replace(asked, messages=messages)
         try:
             return self._text.prepare(conversation, self._text.prompt(conversation))
         except InvalidInput as error:

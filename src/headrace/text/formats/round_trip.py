@@ -7,7 +7,7 @@ from typing import Any
 
 from headrace.errors import InvalidInput
 from headrace.text.formats.notation import Format
-from headrace.text.formats.pieces import Thought, ToolCall
+from headrace.text.formats.pieces import ToolCall, calls_in, reasoning_of
 from headrace.text.formats.reader import FormatReader
 from headrace.text.formats.writer import write_calls
 
@@ -28,7 +28,7 @@ def contradiction(found: Format) -> str | None:
             return f"calls: {error}"
     reader = FormatReader(found, any_tool=True)
     pieces = [*reader.push(text), *reader.finish()]
-    if reasoning is not None and "".join(piece.text for piece in pieces if isinstance(piece, Thought)) != _THOUGHT:
+    if reasoning is not None and reasoning_of(pieces) != _THOUGHT:
         return f"reasoning is not read back from {text!r}"
-    made = [json.loads(piece.arguments) for piece in pieces if isinstance(piece, ToolCall)]
+    made = [json.loads(call.arguments) for call in calls_in(pieces)]
     return None if made == list(some) else f"calls: {len(some)} calls are not read back from {text!r}"

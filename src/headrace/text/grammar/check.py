@@ -32,8 +32,9 @@ _KILLED = {-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT}
 
 
 class GrammarCheck:
-    """Tries grammars for one model. Safe to use from several threads; one grammar is tried at a time, and
-    what is known of others does not wait for it.
+    """Tries grammars for one model. Safe to use from several threads.
+
+    One grammar is tried at a time; what is known of others does not wait for it.
 
     Args:
         tokenizer: The model's tokenizer.
