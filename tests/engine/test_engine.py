@@ -123,10 +123,13 @@ def test_n_samples_differ_and_repeat(engine):
     assert one(engine, params(), prompt=PROMPT * 10).tokens == list(outputs[0])
 
 
-def test_n_samples_compute_their_prompt_once(folder):
+@pytest.mark.parametrize("prompt_logprobs", [None, 2])
+def test_n_samples_compute_their_prompt_once(folder, prompt_logprobs):
+    """Also if something is wanted of each of its tokens: the first sample answers for them."""
     engine = engine_for(folder)
-    results = run(engine, request(0, PROMPT * 10, params(n=3)))
+    results = run(engine, request(0, PROMPT * 10, params(n=3, prompt_logprobs=prompt_logprobs)))
     assert [results[0, i].cached_tokens for i in range(3)] == [0, 79, 79]
+    assert [len(results[0, i].prompt_logprobs or ()) for i in range(3)] == [79 if prompt_logprobs else 0, 0, 0]
     assert engine.stats().prompt_tokens == 80
 
 

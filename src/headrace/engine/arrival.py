@@ -82,7 +82,7 @@ def sequences_of(
                 tokens=tokens,
                 known=len(prompt),
                 prompt_length=len(prompt),
-                can_share_prompt=message.can_share_prompt,
+                can_share_prompt=index > 0 or message.can_share_prompt,  # only the first answers for its tokens
                 constraint=constraint,
                 preparing=constraint is not None,
                 leader=sequences[0] if sequences else None,
