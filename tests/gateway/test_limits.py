@@ -91,6 +91,36 @@ def test_refused_requests_cost_no_place(small):
     assert small.state()["state"]["admitted"] == 0
 
 
+def test_the_urgent_get_past_a_full_queue(small):
+    """Two run, nobody may wait; who is urgent interrupts them, and both go on to their end."""
+    body = {**ASK, "max_tokens": 50, "ignore_eos": True}
+    with ThreadPoolExecutor(2) as pool:
+        others = [pool.submit(small.http.post, "/v1/completions", json={**body, "prompt": [40 + i]}) for i in range(2)]
+        small.wait(lambda: small.state()["state"]["admitted"] == 2)
+        answer = small.http.post("/v1/completions", json={**ASK, "priority": -1})
+        assert not any(other.done() for other in others), "others had ended: nothing was full"
+        assert answer.status_code == 200
+        assert [other.result().json()["usage"]["completion_tokens"] for other in others] == [50] * 2
+    small.assert_comes_to_rest()
+
+
+def test_a_bulk_of_inputs_lets_others_in_and_past(server):
+    """Of 150 inputs no more than twice the slots are in the engine at once; a question beside them waits for few."""
+    inputs = [[i + 5, *range(10, 30)] for i in range(150)]
+    with ThreadPoolExecutor(1) as pool:
+        bulk = pool.submit(server.http.post, "/v1/embeddings", json={"model": NAME, "input": inputs})
+        server.wait(lambda: server.state()["state"]["admitted"] == 32)
+        assert len(server.state()["state"]["waiting"]) <= 32
+        answer = server.http.post("/v1/completions", json=ASK)
+        assert not bulk.done(), "the bulk had ended"
+        assert answer.status_code == 200
+        vectors = bulk.result().json()["data"]
+    assert [vector["index"] for vector in vectors] == list(range(150))
+    alone = server.http.post("/v1/embeddings", json={"model": NAME, "input": inputs[149]}).json()["data"]
+    assert vectors[149]["embedding"] == pytest.approx(alone[0]["embedding"], abs=1e-4)
+    server.assert_comes_to_rest()
+
+
 # --- urgency ------------------------------------------------------------------------------------------------------
 
 

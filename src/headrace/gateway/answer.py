@@ -173,15 +173,15 @@ def _begin(
     http: Request, services: Services, answer: Answer
 ) -> tuple[AsyncGenerator[list[SampleDelta], None], Callable[[], Awaitable[None]]]:
     """Admit an answer's jobs: what they give, and what is to be awaited at the end, however that comes."""
-    generator, samples = services.generator, len(answer.samples)
-    generator.admit(samples)
-    steps = answer.follow(generator.run(answer.jobs))
+    generator = services.generator
+    place = generator.admit(answer.jobs)
+    steps = answer.follow(generator.run(answer.jobs, place))
 
     async def close() -> None:
         try:
             await steps.aclose()
         finally:
-            generator.release(samples)
+            generator.release(place)
             http.state.log.update(answer.log_fields())
 
     return steps, close

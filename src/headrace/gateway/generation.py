@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 import numpy as np
@@ -15,10 +15,12 @@ from headrace.api.errors import ApiError, bad_request, deadline_unmet, internal_
 from headrace.engine.messages import Generate, TokenDelta
 from headrace.engine.sampling_params import SamplingParams
 from headrace.engine.validation import check_request, check_room
+from headrace.gateway.admission import Admission, Place
 from headrace.gateway.config import GatewayConfig
 from headrace.gateway.job import Job, SampleDelta
 from headrace.gateway.metrics import Metrics
-from headrace.gateway.replica import Replica, ReplicaGone, ReplicaState
+from headrace.gateway.replica import Replica, ReplicaState
+from headrace.gateway.replica_link import ReplicaGone
 from headrace.gateway.tool_calls import count_calls
 from headrace.text.call_ids import CallIds
 from headrace.text.model_text import ModelText
@@ -42,16 +44,15 @@ class Generator:
     def __init__(self, replica: Replica, text: ModelText, config: GatewayConfig, metrics: Metrics) -> None:
         self.replica = replica
         self.tokenizer = text.tokenizer
-        self._config = config
         self._metrics = metrics
-        self._admitted = 0
+        self._admission = Admission(config.max_queue)
         self._sample_seconds = SECONDS_A_SAMPLE
         self.draining = False
 
     @property
     def admitted(self) -> int:
-        """Samples admitted and not ended."""
-        return self._admitted
+        """Samples that have a place."""
+        return self._admission.held
 
     def check(
         self,
@@ -91,8 +92,8 @@ class Generator:
         if explicit_max is not None:
             check_room(len(tokens), explicit_max, context_length=info.context_length, field=fields[1])
 
-    def admit(self, samples: int) -> None:
-        """Take samples into the account of the queue, or refuse them all.
+    def admit(self, jobs: list[Job]) -> Place:
+        """Take a request's jobs, all with the same ``n``, into the account of the queue, or refuse them all.
 
         Raises:
             ApiError: 429 when the queue is full, 503 when the engine is not there or the server is ending.
@@ -100,21 +101,19 @@ class Generator:
         if self.draining or not self.replica.ready or self.replica.info is None:
             raise self._not_ready()
         slots = self.replica.info.max_running
-        waiting = self._admitted + samples - slots
-        # A request larger than the whole queue is let in when nothing else is there, or it could never run.
-        if self._admitted and waiting > self._config.max_queue:
-            wait = min(self._sample_seconds * max(1.0, self._admitted / slots), 60.0)
-            limit = slots + self._config.max_queue
-            message = f"{self._admitted} samples are running or queued, and {limit} is the limit here; try again later."
-            raise overloaded(wait, message)
-        self._admitted += samples
+        place = self._admission.enter(jobs, slots)
+        if place is None:
+            held, limit = self.admitted, self._admission.limit(slots)
+            wait = min(self._sample_seconds * max(1.0, held / slots), 60.0)
+            raise overloaded(wait, f"{held} samples are running or queued, and {limit} is the limit; try again later.")
+        return place
 
-    def release(self, samples: int) -> None:
+    def release(self, place: Place) -> None:
         """Give the account back what ``admit`` took."""
-        self._admitted -= samples
+        self._admission.leave(place)
 
-    async def run(self, jobs: Sequence[Job]) -> AsyncGenerator[list[SampleDelta], None]:
-        """Run admitted jobs, all with the same ``n``; leaving the iterator early aborts them.
+    async def run(self, jobs: list[Job], place: Place) -> AsyncGenerator[list[SampleDelta], None]:
+        """Run jobs that were admitted; leaving the iterator early aborts them.
 
         Yields:
             All that is new since the last time.
@@ -122,10 +121,11 @@ class Generator:
         Raises:
             ApiError: 503 when the engine was lost, 500 when it failed on one of the jobs.
         """
-        n, routed = jobs[0].params.n, time.monotonic()
+        n = jobs[0].params.n
         samples = [_Sample(self.tokenizer, job, n * i + k) for i, job in enumerate(jobs) for k in range(n)]
         try:
-            async with aclosing(self.replica.generate([_message(job, routed) for job in jobs])) as steps:
+            messages = [_message(job) for job in jobs]
+            async with aclosing(self.replica.link.generate(messages, window=place.samples)) as steps:
                 async for step in steps:
                     deltas: list[SampleDelta] = []
                     try:
@@ -203,14 +203,13 @@ class _Sample:
         )
 
 
-def _message(job: Job, routed: float) -> Generate:
+def _message(job: Job) -> Generate:
     return Generate(
         request=0,
         prompt=job.prompt.to_bytes(),
         params=job.params,
         received=job.received,
         tokenized=job.tokenized,
-        routed=routed,
         salt=job.salt,
         tenant=job.tenant,
         priority=job.priority,

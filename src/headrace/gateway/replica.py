@@ -1,4 +1,4 @@
-"""``Replica``: the gateway's end of a replica process: requests down, deltas up, and a new process when one fails.
+"""``Replica``: a replica process as the gateway keeps it running: watched, and started anew when one fails.
 
 ::
 
@@ -11,12 +11,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import enum
-import itertools
 import logging
 import subprocess
 import tempfile
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -25,24 +24,19 @@ import zmq.asyncio
 
 from headrace.engine.messages import (
     CLOSE_SECONDS,
-    Abort,
     Beat,
     DebugState,
-    Down,
     Drain,
     EngineStats,
     Failed,
-    Generate,
     Hello,
-    Inspect,
     ReplicaInfo,
     StepReport,
-    TokenDelta,
     Up,
 )
 from headrace.engine.report import unpack
-from headrace.errors import EngineError
 from headrace.gateway.config import GatewayConfig
+from headrace.gateway.replica_link import ReplicaGone, ReplicaLink
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +46,6 @@ FIRST_PAUSE = 0.5
 LONGEST_PAUSE = 30.0
 STEADY_SECONDS = 60.0  # a replica that ran so long starts from the shortest pause again
 WATCH_SECONDS = 0.1
-INSPECT_SECONDS = 10.0
 STOP_SECONDS = 5.0
 
 
@@ -66,24 +59,6 @@ class ReplicaState(enum.Enum):
     STOPPED = "stopped"
 
 
-class ReplicaGone(EngineError):
-    """The replica ended, or stopped answering, while it had this request; or it is not there to take it."""
-
-
-_Mailbox = asyncio.Queue[TokenDelta | ReplicaGone]
-
-
-async def _all_in(mailbox: _Mailbox) -> list[TokenDelta]:
-    """What is in a mailbox, once there is something."""
-    items = [await mailbox.get()]
-    while not mailbox.empty():
-        items.append(mailbox.get_nowait())
-    for item in items:
-        if isinstance(item, ReplicaGone):
-            raise item
-    return [item for item in items if isinstance(item, TokenDelta)]
-
-
 class Replica:
     """A replica process, supervised.
 
@@ -92,6 +67,14 @@ class Replica:
         config: Time limits.
         on_report: Called with (old stats, report) for each step, for metrics.
         on_loss: Called each time a process is lost, for metrics.
+
+    Attributes:
+        link: What goes to it and comes from it.
+        state: Where it is in its life.
+        info: What it said of itself, when it was ready last.
+        stats: What it said of its engine last.
+        restarts: How often one was lost.
+        failure: Why there will be none.
     """
 
     def __init__(
@@ -105,6 +88,7 @@ class Replica:
         self._config = config
         self._on_report = on_report
         self._on_loss = on_loss
+        self.link = ReplicaLink()
         self.state = ReplicaState.STARTING
         self.info: ReplicaInfo | None = None
         self.stats = EngineStats()
@@ -113,81 +97,14 @@ class Replica:
         self._process: subprocess.Popen[bytes] | None = None
         self._last_sign = 0.0
         self._step_age = 0.0
-        self._numbers = itertools.count(1)
-        self._mailboxes: dict[int, _Mailbox] = {}
-        self._inspections: list[asyncio.Future[DebugState]] = []
-        self._down: zmq.asyncio.Socket | None = None
         self._decoder = msgspec.msgpack.Decoder(Up)
         self._changed = asyncio.Event()
         self._stopping = False
-
-    # --- for request handlers -----------------------------------------------------------------------------------
 
     @property
     def ready(self) -> bool:
         """Whether it takes requests now."""
         return self.state is ReplicaState.READY
-
-    async def generate(self, requests: Sequence[Generate]) -> AsyncGenerator[list[tuple[int, TokenDelta]], None]:
-        """Run requests side by side; their numbers are set here. Leaving the iterator early aborts them.
-
-        Yields:
-            All that has arrived since the last time, as (position in ``requests``, delta).
-
-        Raises:
-            ReplicaGone: There is no replica, or it went away before the end.
-        """
-        numbers = list(itertools.islice(self._numbers, len(requests)))
-        mailbox: _Mailbox = asyncio.Queue()
-        open_samples = sum(request.params.n for request in requests)
-        # Before sending: an answer, or the loss of the replica, must find the mailbox.
-        self._mailboxes.update(dict.fromkeys(numbers, mailbox))
-        try:
-            for number, request in zip(numbers, requests, strict=True):
-                await self._send(msgspec.structs.replace(request, request=number))
-            while open_samples:
-                deltas = await _all_in(mailbox)
-                open_samples -= sum(delta.finish is not None for delta in deltas)
-                yield [(delta.request - numbers[0], delta) for delta in deltas]
-        finally:
-            for number in numbers:
-                del self._mailboxes[number]
-            if open_samples:
-                with contextlib.suppress(ReplicaGone):  # then there is nothing left to stop
-                    await self._send(Abort(numbers))
-
-    def abandon(self, message: str) -> None:
-        """Fail all requests that run."""
-        for mailbox in set(self._mailboxes.values()):
-            mailbox.put_nowait(ReplicaGone(message))
-
-    async def inspect(self, *, check: bool) -> DebugState:
-        """What slots, queue, pages and tree look like between two steps.
-
-        Raises:
-            ReplicaGone: There is no replica, or it does not answer.
-        """
-        answer: asyncio.Future[DebugState] = asyncio.get_running_loop().create_future()
-        await self._send(Inspect(check))
-        self._inspections.append(answer)
-        try:
-            return await asyncio.wait_for(answer, INSPECT_SECONDS)
-        except TimeoutError:
-            raise ReplicaGone("the engine is busy with a long step; try again") from None
-
-    async def _send(self, message: Down) -> None:
-        if self._down is None or not self.ready:
-            raise ReplicaGone("the engine is not running; it is being started")
-        # With nobody at the other end it waits, and is cancelled together with the socket: of that the caller's own
-        # cancellation must be told apart.
-        sending = asyncio.ensure_future(self._down.send(msgspec.msgpack.encode(message)))
-        if not sending.done():
-            await asyncio.wait({sending})
-        if sending.cancelled():
-            raise ReplicaGone("the engine stopped before it took this request; it is being restarted")
-        sending.result()
-
-    # --- supervision --------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Keep a process running until cancelled, or until one says that starting again would not help."""
@@ -226,7 +143,7 @@ class Replica:
         if process is None or process.poll() is not None:
             return
         with contextlib.suppress(ReplicaGone, subprocess.TimeoutExpired):
-            await self._send(Drain())  # one that is still loading does not listen, and is killed at once
+            await self.link.send(Drain())  # one that is still loading does not listen, and is killed at once
             await asyncio.to_thread(process.wait, CLOSE_SECONDS + STOP_SECONDS)
         await _end(process)
 
@@ -247,15 +164,14 @@ class Replica:
                     socket.set_hwm(0)
                     socket.linger = 0
                     socket.bind(name)
-                self._down = down
                 self._process = self._launch(down_name, up_name)
                 self._last_sign, self._step_age = time.monotonic() + self._config.start_timeout, 0.0
-                reader = asyncio.create_task(self._read(up))
+                reader = asyncio.create_task(self._read(up, down))
                 try:
                     return await self._watch(self._process, reader)
                 finally:
                     reader.cancel()
-                    self._down = None
+                    self.link.close()
                     self._set(ReplicaState.WAITING)
                     await _end(self._process)
 
@@ -277,7 +193,7 @@ class Replica:
             if self._step_age > self._config.step_timeout:
                 return f"a step takes longer than {self._config.step_timeout:g} s"
 
-    async def _read(self, up: zmq.asyncio.Socket) -> None:
+    async def _read(self, up: zmq.asyncio.Socket, down: zmq.asyncio.Socket) -> None:
         while True:
             message = self._decoder.decode(await up.recv())
             self._last_sign = time.monotonic()
@@ -289,35 +205,22 @@ class Replica:
                 case Hello():
                     self.info = message.info
                     self.stats = EngineStats()
+                    self.link.open(down)
                     self._set(ReplicaState.READY)
                 case Failed():
                     self.failure = message
                 case DebugState():
-                    self._answer(message)
+                    self.link.answer(message)
 
     def _take(self, report: StepReport) -> None:
         before, self.stats = self.stats, report.stats
         self._on_report(before, report)
-        for delta in unpack(report):
-            mailbox = self._mailboxes.get(delta.request)
-            if mailbox is not None:  # else its client has gone, and the abort is on its way
-                mailbox.put_nowait(delta)
-
-    def _answer(self, state: DebugState) -> None:
-        while self._inspections:
-            waiting = self._inspections.pop(0)
-            if not waiting.done():
-                waiting.set_result(state)
-                return
+        self.link.deliver(unpack(report))
 
     def _lose(self, message: str) -> None:
-        """Tell everybody who waits for the replica that it is gone."""
+        """Tell everybody who waits for the process that it is gone."""
         self.stats = EngineStats()
-        self.abandon(message)
-        for waiting in self._inspections:
-            if not waiting.done():
-                waiting.set_exception(ReplicaGone(message))
-        self._inspections.clear()
+        self.link.lose(message)
 
     def _set(self, state: ReplicaState) -> None:
         self.state = state

@@ -58,7 +58,7 @@ class _Server(uvicorn.Server):
         while loop.time() < end and not self.force_exit:  # noqa: ASYNC110 - a signal handler may not set an event
             await asyncio.sleep(0.1)
         late = "the server is shutting down and this request took too long"
-        self._services.replica.abandon("the server was stopped" if self.force_exit else late)
+        self._services.replica.link.lose("the server was stopped" if self.force_exit else late)
         if self.force_exit:
             await asyncio.sleep(0.2)
             for connection in list(self.server_state.connections):

@@ -19,7 +19,7 @@ from headrace.api.schemas import Served
 from headrace.api.server_answers import DebugAnswer, Model, ModelList, Status
 from headrace.gateway.dialect import speaks_anthropic
 from headrace.gateway.http import json_response
-from headrace.gateway.replica import ReplicaGone
+from headrace.gateway.replica_link import ReplicaGone
 from headrace.gateway.services import Services
 
 
@@ -67,7 +67,7 @@ class Watch:
         """``/debug/state``; with ``?check=1`` the engine checks its invariants too."""
         services = self._services
         try:
-            answer = await services.replica.inspect(check=http.query_params.get("check") in ("1", "true"))
+            answer = await services.replica.link.inspect(check=http.query_params.get("check") in ("1", "true"))
         except ReplicaGone as error:
             raise unavailable(str(error), retry_after_s=2) from error
         state = {**answer.state, "admitted": services.generator.admitted, "restarts": services.replica.restarts}
