@@ -323,6 +323,115 @@ def test_who_waits_for_ever_can_be_taken_back_or_is_late(monkeypatch):
     assert run(engine, request(2, [1], greedy(2)))[2, 0].tokens == expected(FULL, [1], 2)
 
 
+class Slow(Script):
+    """Is ready with what it prepares when the test says so, or fails then."""
+
+    slow, ready, prepared = True, True, None
+
+    def prepare(self, token):
+        self.prepared, self.ready = token, False
+
+    def accept(self, token):
+        assert self.ready
+        assert token == self.prepared
+        super().accept(token)
+
+
+SLOWLY = [None, {11}, {12}, {13, 14}]
+
+
+def slow_engine(ahead):
+    """An engine whose requests with the grammar "s" have one constraint, which is given too."""
+    engine, slow = scripted([], ahead), Slow(SLOWLY)
+    others = engine._constraint_for
+    engine._constraint_for = lambda params: slow if params.grammar == "s" else others(params)
+    return engine, slow
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_a_slow_constraint_holds_up_its_own_sample_only(ahead, monkeypatch):
+    """What it has yet to say of a token is awaited before anybody is told of the token, or it is planned on."""
+    monkeypatch.setattr("headrace.engine.engine.time", Clock())
+    (engine, slow), results, wanted = slow_engine(ahead), {}, expected(FULL, PROMPT, 5, Script(SLOWLY))
+    engine.add(request(0, PROMPT, greedy(5, "s")))
+    for told in range(5):
+        while slow.ready:
+            collect(engine, results, engine.step())
+            engine.check()
+        collect(engine, results, engine.add(request(1 + told, [told], greedy(9))))
+        while (1 + told, 0) not in results or results[1 + told, 0].finish is None:
+            collect(engine, results, engine.step())
+            engine.check()
+        assert results[1 + told, 0].tokens == expected(FULL, [told], 9)
+        assert (results[0, 0].tokens if told else []) == wanted[:told]
+        slow.ready = True
+    collect(engine, results, engine.step())
+    assert results[0, 0].tokens == wanted
+    assert results[0, 0].finish.reason == "length"
+    assert engine.stats().forced_tokens == 0  # a jump would have to be followed by others
+    assert not engine.has_work
+    engine.check()
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_who_waits_for_a_slow_constraint_can_be_taken_back(ahead):
+    engine, slow = slow_engine(ahead)
+    results = {}
+    engine.add(request(0, PROMPT, greedy(5, "s")))
+    while slow.ready:
+        collect(engine, results, engine.step())
+    engine.abort([0])
+    slow.ready = True
+    assert not results
+    assert run(engine, request(1, [1], greedy(2)))[1, 0].tokens == expected(FULL, [1], 2)
+    engine.check()
+
+
+@pytest.mark.parametrize("where", ["ready", "accept"])
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_a_slow_constraint_that_fails_ends_its_sample(ahead, where):
+    engine = scripted([], ahead)
+
+    class Broken(Slow):
+        @property
+        def ready(self):
+            if self.prepared is not None and where == "ready":
+                raise ConstraintError("no way")
+            return True
+
+        def prepare(self, token):
+            self.prepared = token
+
+        def accept(self, token):
+            raise ConstraintError("no way")
+
+    engine._constraint_for = lambda params: Broken([]) if params.grammar == "s" else None
+    results = run(engine, request(0, PROMPT, greedy(5, "s")), request(1, [1], greedy(5)))
+    assert (results[0, 0].finish.reason, results[0, 0].finish.unfit) == ("error", True)
+    assert results[0, 0].tokens == expected(FULL, PROMPT, 1)
+    assert results[1, 0].tokens == expected(FULL, [1], 5)
+
+
+def test_who_waits_for_a_slow_constraint_may_be_preempted(monkeypatch):
+    monkeypatch.setattr("headrace.engine.engine.time", Clock())
+    (engine, slow), results = slow_engine(1), {}
+    engine.add(request(0, PROMPT, greedy(5, "s")))
+    while slow.ready:
+        collect(engine, results, engine.step())
+    for number in range(1, 5):
+        engine.add(request(number, [number], greedy(9), priority=-1))
+    while engine.scheduler.running or not engine.scheduler.roster.preemptions:
+        collect(engine, results, engine.step())
+        engine.check()
+    assert engine.describe()["waiting"][0]["preparing"]
+    assert (0, 0) not in results
+    while engine.has_work:
+        slow.ready = True
+        collect(engine, results, engine.step())
+        engine.check()
+    assert results[0, 0].tokens == expected(FULL, PROMPT, 5, Script(SLOWLY))
+
+
 @pytest.mark.parametrize(("ahead", "order"), [(0, "? +1 -1 ? +2 -2 ? +3 -3"), (1, "? +1 +2 -1 ? +3 -2 ? -3")])
 def test_masks_are_made_while_the_batch_that_draws_with_them_runs(ahead, order):
     engine, calls = byte_engine(FULL, slabs=60, context=100, ahead=ahead), []
@@ -376,7 +485,7 @@ REQUESTS = st.lists(
             "frequency_penalty": st.sampled_from([0.0, 0.8]),
             "repetition_penalty": st.sampled_from([1.0, 1.2]),
             "top_p": st.sampled_from([1.0, 0.9]),
-            "grammar": st.none() | st.integers(0, 30).map(str),
+            "grammar": st.none() | st.tuples(st.integers(0, 30), st.integers(0, 2)).map(lambda x: f"{x[0]} 0 {x[1]}"),
         }
     ),
     min_size=1,
@@ -406,7 +515,7 @@ def test_jumping_changes_nothing(folder, asked, chunk, slots, pages, cache):
     assert outcome(results) == outcome(run(drawing, *messages_of(asked)))
     for (number, _), result in results.items():
         if asked[number]["grammar"] is not None:
-            assert followed(Walk(Automaton(int(asked[number]["grammar"]), 256)), result.tokens)
+            assert followed(Walk(Automaton(int(asked[number]["grammar"].split()[0]), 256)), result.tokens)
     free = run(engine_for(folder), *messages_of(asked, lambda ask: ask["grammar"] is None))
     assert outcome(free).items() <= outcome(results).items()
     assert drawing.stats().forced_tokens == 0

@@ -176,7 +176,7 @@ def mix(seed, prefix_cache):
             if rng.random() < 0.05:
                 text[rng.randrange(len(text))] = POISON
             ends = rng.sample(range(VOCAB), rng.choice([0, 0, 20]))
-            grammar = rng.choice([None, f"{rng.randrange(50)} {rng.choice([0, 0, 3, 30])}"])
+            grammar = rng.choice([None, f"{rng.randrange(50)} {rng.choice([0, 0, 3, 30])} {rng.choice([0, 0, 1, 9])}"])
             samples = 1 if pooling else rng.choice([1, 1, 3])
             params = SamplingParams(temperature=0, max_tokens=count, stop_token_ids=ends, n=samples, grammar=grammar)
             prompts[number] = text, params, pooling

@@ -13,6 +13,7 @@ class Anything:
     """A constraint that allows all."""
 
     ready = True
+    slow = False
     complete = False
 
     def allowed(self):
@@ -58,16 +59,23 @@ class Walk:
     Args:
         automaton: The automaton.
         asked: How often it is to be asked before it is ready.
+        lag: How often behind a token that it prepares; 0: it is never slow, else now and then.
     """
 
-    def __init__(self, automaton, asked=0):
-        self._automaton, self._state, self._asked = automaton, 0, asked
+    def __init__(self, automaton, asked=0, lag=0):
+        self._automaton, self._state, self._asked, self._lag = automaton, 0, asked, lag
+        self._prepared, self._turns = None, 0
         self._buffer = mask_of([], automaton.vocab)
 
     @property
     def ready(self):
         self._asked -= 1
         return self._asked < 0
+
+    @property
+    def slow(self):
+        self._turns += 1  # others that share its grammar may make it slow, or quick, at any time
+        return self._lag > 0 and self._turns % 7 > 2
 
     @property
     def complete(self):
@@ -82,7 +90,19 @@ class Walk:
         self._buffer[:] = mask
         return self._buffer
 
+    def prepare(self, token):
+        self._take(token)
+        self._prepared, self._asked = token, self._lag
+
     def accept(self, token):
+        prepared, self._prepared = self._prepared, None
+        if prepared is None:
+            self._take(token)
+        else:
+            assert self._asked < 0, "it was not ready"
+            assert token == prepared, "it has prepared another token"
+
+    def _take(self, token):
         mask = self._automaton.masks[self._state]
         if mask is not None and not allowed_tokens(mask, self._automaton.vocab)[token]:
             raise ConstraintError(f"token {token} is not allowed")
@@ -91,15 +111,15 @@ class Walk:
 
 
 def walks(vocab, **how):
-    """A constraint factory: a request's grammar is the seed of its automaton, and how often it is to be asked first."""
+    """A constraint factory: a grammar is the seed of an automaton, how often it is to be asked first, and its lag."""
     known = {}
 
     def make(params):
         if params.grammar is None:
             return None
-        seed, asked = (*map(int, params.grammar.split()), 0)[:2]
+        seed, asked, lag = (*map(int, params.grammar.split()), 0, 0)[:3]
         automaton = known.setdefault(seed, Automaton(seed, vocab, **how))
-        return Walk(automaton, asked)
+        return Walk(automaton, asked, lag)
 
     return make
 

@@ -18,7 +18,12 @@ class TokenConstraint(Protocol):
 
     @property
     def ready(self) -> bool:
-        """Whether it can be used: not while its grammar is being compiled on another thread. Asked again and again."""
+        """Whether it can be used: not while another thread compiles its grammar or prepares. Asked again and again."""
+        ...
+
+    @property
+    def slow(self) -> bool:
+        """Whether what follows a token takes long to find out. Then ``prepare`` comes before ``accept``, if it can."""
         ...
 
     @property
@@ -32,6 +37,10 @@ class TokenConstraint(Protocol):
         The bits of the model's end-of-sequence tokens are set where the sample may end but need not. The array is not
         changed before the next call of ``accept``.
         """
+        ...
+
+    def prepare(self, token: int) -> None:
+        """Find out on another thread what ``accept``, with the same token, and the calls after it are to say."""
         ...
 
     def accept(self, token: int) -> str | None:

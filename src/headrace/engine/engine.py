@@ -19,7 +19,7 @@ from headrace.engine.outcome import failure, finish_of, position_logprobs, timel
 from headrace.engine.plan import Planned
 from headrace.engine.sampling_params import SamplingParams
 from headrace.engine.scheduler import Scheduler, SchedulerLimits
-from headrace.engine.sequence import Sequence
+from headrace.engine.sequence import Drawn, Sequence
 from headrace.engine.totals import Totals
 from headrace.errors import HeadraceError, InvalidInput
 from headrace.memory.behind import Tiers
@@ -141,7 +141,7 @@ class Engine:
         began = time.monotonic()
         ended = [self._end(s, [], None, Finish("late")) for s in self.scheduler.late(began)]
         if self._guide.preparing:
-            ended += [self._end(s, [], None, finish) for s, finish in self._guide.begin()]
+            ended += self._go_on()
         planned = self.scheduler.plan(self._totals.steps + len(self._submitted) + 1)
         if planned is not None:
             self._submitted.append((self.executor.submit(planned.batch), planned))
@@ -218,7 +218,7 @@ class Engine:
         live = {id(s) for group in self._requests.values() for s in group if not s.finished}
         queued = {id(s) for s in (*self.scheduler.running, *self.scheduler.waiting)}
         assert live == queued, "a sequence is lost"
-        self._guide.check(self.scheduler.waiting)
+        self._guide.check(self.scheduler.roster.everyone())
 
     def _would_be_late(self, message: Generate, prompt: IntArray) -> bool:
         """Whether a new prompt cannot be computed by its deadline, behind those that go before it."""
@@ -248,24 +248,46 @@ class Engine:
             if output.prompt_logprobs[row]:
                 sequence.prompt_logprobs += [position_logprobs(x) for x in output.prompt_logprobs[row]]
             if accepted[row]:
-                deltas.append(self._advance(sequence, row, tokens[row], output))
+                deltas += self._advance(sequence, row, tokens[row], output)
             elif row in output.embeddings:
                 deltas.append(self._embed(sequence, output.embeddings[row]))
         return deltas
 
-    def _advance(self, sequence: Sequence, row: int, token: int, output: StepOutput) -> TokenDelta:
-        """Give a sequence the token that was drawn for it."""
+    def _advance(self, sequence: Sequence, row: int, token: int, output: StepOutput) -> list[TokenDelta]:
+        """Give a sequence the token that was drawn for it; nobody is told before its constraint has followed it."""
         first = sequence.first_token is None
         self._take(sequence, token)
         entry = output.logprobs[row]
-        logprobs = None if entry is None else [position_logprobs(entry)]
-        tokens = [token]
-        constraint = sequence.constraint
-        finish = finish_of(sequence, token) if constraint is None else self._follow(sequence, constraint, tokens)
-        if finish is not None:
-            return self._end(sequence, tokens, logprobs, finish, first=first)
+        drawn = Drawn(token, None if entry is None else [position_logprobs(entry)], first)
+        if sequence.constraint is None or not self._guide.holds_up(sequence, sequence.constraint, token):
+            return [self._tell(sequence, drawn)]
+        sequence.drawn = drawn
         self.scheduler.clear(sequence)
-        return self._delta(sequence, tokens, logprobs, None, first=first)
+        return []
+
+    def _go_on(self) -> list[TokenDelta]:
+        """Let those go on who have waited for their constraints, or end."""
+        deltas = []
+        for sequence, finish in self._guide.ready():
+            drawn, sequence.drawn = sequence.drawn, None
+            if drawn is not None:
+                deltas.append(self._tell(sequence, drawn, finish))
+            elif (finish := finish or self._guide.begin(sequence)) is not None:
+                deltas.append(self._end(sequence, [], None, finish))
+        return deltas
+
+    def _tell(self, sequence: Sequence, drawn: Drawn, finish: Finish | None = None) -> TokenDelta:
+        """Have a constraint follow what was drawn, and tell of it; ``finish`` is how the sample ends if it is known."""
+        tokens, constraint = [drawn.token], sequence.constraint
+        if finish is None:
+            if constraint is None:
+                finish = finish_of(sequence, drawn.token)
+            else:
+                finish = self._follow(sequence, constraint, tokens)
+        if finish is not None:
+            return self._end(sequence, tokens, drawn.logprobs, finish, first=drawn.first)
+        self.scheduler.clear(sequence)
+        return self._delta(sequence, tokens, drawn.logprobs, None, first=drawn.first)
 
     def _follow(self, sequence: Sequence, constraint: TokenConstraint, tokens: list[int]) -> Finish | None:
         """Have a constraint follow a token that was drawn; to it are added those that need not be."""

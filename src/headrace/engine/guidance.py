@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -46,18 +46,47 @@ class Guide:
         self._vocab, self._jump_forward = vocab_size, jump_forward
         self.preparing: list[Sequence] = []
 
-    def begin(self) -> list[tuple[Sequence, Finish]]:
-        """Let those go on whose constraints have become ready; gives those that end instead."""
-        asked, self.preparing, ended = self.preparing, [], []
+    def ready(self) -> list[tuple[Sequence, Finish | None]]:
+        """Those who wait for their constraints no longer; with each how it ends, if its constraint has failed."""
+        asked, self.preparing, found = self.preparing, [], []
         for sequence in asked:
-            if sequence.finished or sequence.constraint is None:
+            constraint, failed = sequence.constraint, None
+            if sequence.finished or constraint is None:
                 continue
-            finish = self._begin(sequence, sequence.constraint)
-            if finish is not None:
-                ended.append((sequence, finish))
-            elif sequence.preparing:
+            try:
+                sequence.preparing = not constraint.ready
+            except HeadraceError as error:
+                sequence.preparing, failed = False, failure(error)
+            if sequence.preparing:
                 self.preparing.append(sequence)
-        return ended
+            else:
+                found.append((sequence, failed))
+        return found
+
+    def begin(self, sequence: Sequence) -> Finish | None:
+        """Have a constraint say what may come first; how the sample ends if nothing may."""
+        constraint = sequence.constraint
+        if constraint is None:
+            return None
+        try:
+            if constraint.complete:
+                return Finish("stop", timeline=timeline_of(sequence))
+            self._look(sequence, constraint)
+        except HeadraceError as error:
+            return failure(error)
+        return None
+
+    def holds_up(self, sequence: Sequence, constraint: TokenConstraint, token: int) -> bool:
+        """Have a slow constraint follow a token aside; whether it does, so that the sequence waits for it.
+
+        It cannot where a batch on its way needs to know what comes behind the token.
+        """
+        if sequence.drawing or token in sequence.stop_ids or not constraint.slow:
+            return False
+        constraint.prepare(token)
+        sequence.preparing = True
+        self.preparing.append(sequence)
+        return True
 
     def guidance(self, planned: Planned) -> Guidance:
         """What constraints say of a batch once the tokens of all batches before it are known.
@@ -90,7 +119,7 @@ class Guide:
         Returns:
             How the sample ends with the last of the tokens; None: it goes on.
         """
-        jump = self._jump_forward and sequence.sampling.logprobs is None
+        jump = self._jump_forward and sequence.sampling.logprobs is None and not constraint.slow
         try:
             while (finish := _finish(sequence, constraint, tokens[-1])) is None:
                 only = self._look(sequence, constraint)
@@ -101,19 +130,6 @@ class Guide:
         except HeadraceError as error:
             return failure(error)
         return finish
-
-    def _begin(self, sequence: Sequence, constraint: TokenConstraint) -> Finish | None:
-        """Have a constraint say what may come first, once it is ready; how the sample ends if nothing may."""
-        try:
-            if not constraint.ready:
-                return None
-            sequence.preparing = False
-            if constraint.complete:
-                return Finish("stop", timeline=timeline_of(sequence))
-            self._look(sequence, constraint)
-        except HeadraceError as error:
-            return failure(error)
-        return None
 
     def _look(self, sequence: Sequence, constraint: TokenConstraint) -> int | None:
         """Note what may be drawn next; if that is one token, it is returned.
@@ -126,10 +142,10 @@ class Guide:
         sequence.mask = mask  # a sound one: rows that are void get it too
         return only
 
-    def check(self, waiting: list[Sequence]) -> None:
+    def check(self, everyone: Iterable[Sequence]) -> None:
         """Assert that all who wait for a constraint are known here."""
         preparing = [s for s in self.preparing if not s.finished]
-        assert {id(s) for s in preparing} == {id(s) for s in waiting if s.preparing}, "nobody asks a constraint"
+        assert {id(s) for s in preparing} == {id(s) for s in everyone if s.preparing}, "nobody asks a constraint"
 
 
 def only_token(mask: Mask, vocab_size: int) -> int | None:

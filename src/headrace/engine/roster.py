@@ -228,7 +228,8 @@ class Roster:
             in_slot = sequence.pending == 1 and sequence.computed >= sequence.opened
             assert sequence.explicit or in_slot, "a slot does not have the tokens that come next"
             assert not (sequence.explicit and sequence.drawing), "a token is drawn behind one that is not computed"
-            assert not sequence.preparing, "a sequence runs whose constraint is not ready"
+            held_up = sequence.preparing and sequence.drawn is not None and not sequence.drawing
+            assert held_up or not sequence.preparing, "a sequence runs whose constraint is not ready"
         self.tiers.check(s.held for s in self.running)
 
 

@@ -187,7 +187,7 @@ class Scheduler:
 
     def _plan_decode(self, plan: Plan) -> None:
         for sequence in self.running.copy():
-            if sequence.slot == NO_SLOT or sequence.pending != 1 or sequence.complete:
+            if sequence.slot == NO_SLOT or sequence.pending != 1 or sequence.complete or sequence.is_held_up:
                 continue
             # Mostly there is room on the last page, which is quickly seen.
             if sequence.computed < sequence.held.reach or self.roster.grow(plan, sequence, 1):
@@ -211,7 +211,7 @@ class Scheduler:
 
     def _plan_jumps(self, plan: Plan, budget: policy.Budget) -> None:
         """Forced tokens come before prompts; one of each sequence always has room."""
-        for sequence in [s for s in self.running if s.jumps]:
+        for sequence in [s for s in self.running if s.jumps and not s.is_held_up]:
             if sequence.slot == NO_SLOT:
                 continue
             more = max(0, min(sequence.pending - 1, budget.left(sequence.priority)))

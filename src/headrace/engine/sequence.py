@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from headrace.engine.constraint import TokenConstraint
 from headrace.engine.messages import PositionLogprobs
@@ -13,6 +14,20 @@ from headrace.memory.state_memory import Holding
 from headrace.runtime.batch import IntArray, Mask, SlotSampling
 
 NO_SLOT = -1
+
+
+class Drawn(NamedTuple):
+    """A token that was drawn.
+
+    Attributes:
+        token: Its id.
+        logprobs: Its log probability, if that is asked for.
+        first: Whether it is the sample's first.
+    """
+
+    token: int
+    logprobs: list[PositionLogprobs] | None
+    first: bool
 
 
 @dataclass(slots=True, eq=False)
@@ -52,7 +67,8 @@ class Sequence:
         can_share_prompt: A cached prefix may stand in for computing it.
         constraint: Stop strings and grammar, if any.
         mask: Tokens that may be drawn next; None: any.
-        preparing: It has a constraint that is not ready.
+        preparing: It has a constraint that is not ready; it is planned no further.
+        drawn: What its constraint has yet to say of the token drawn last, which nobody was told of.
         leader: The request's first sample; the others wait until its prompt is in the prefix tree.
         slot: Executor slot, or ``NO_SLOT`` while waiting.
         held: Pages of its state.
@@ -93,6 +109,7 @@ class Sequence:
     routed: float | None = None
     mask: Mask | None = None
     preparing: bool = False
+    drawn: Drawn | None = None
     slot: int = NO_SLOT
     held: Holding = field(default_factory=Holding)
     keep_at: int = 0
@@ -132,6 +149,12 @@ class Sequence:
         self.known += 1
         self.drawing = max(0, self.drawing - 1)
         self.explicit = self.pending > 1
+
+    @property
+    def is_held_up(self) -> bool:
+        """Whether its constraint keeps it from a batch: what is allowed there is not known, or would hold up others."""
+        constraint = self.constraint
+        return constraint is not None and (self.preparing or (self.drawing > 0 and constraint.slow))
 
     @property
     def complete(self) -> bool:

@@ -8,6 +8,7 @@ look for an error here, and a grammar that had one is compiled anew for the next
 from __future__ import annotations
 
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Iterable
 
@@ -34,6 +35,10 @@ LIMITS = {
     # Of one mask; a password's pattern with four lookaheads needs some 600,000, which take 20 ms.
     "step_lexer_fuel": 1_000_000,
 }
+# A mask takes some 10 us, and all that a step needs are made one after the other. Of a grammar whose masks lately took
+# longer than this in the mean, no step should wait for one.
+SLOW_SECONDS = 0.001
+RECENT = 1 / 8  # what the latest mask counts in that mean
 CONTROLS = "// control tokens: "
 # The library descends some stack frames for each rule or group within another. A source of no more than so many rules
 # and groups compiles on any stack of 8 MiB (measured: 1500 rules of two groups overflow it); a deeper one gets its own.
@@ -101,12 +106,23 @@ class Grammar:
 
     Attributes:
         is_broken: A matcher met an error, which the lexer that all of them share may not have survived.
+        mask_seconds: What a mask has lately taken.
     """
 
     def __init__(self, matcher: LLMatcher, table: TokenTable) -> None:
         self._matcher = matcher
         self._table = table
         self.is_broken = False
+        self.mask_seconds = 0.0
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether its masks take long. All matchers share a lexer, so that whoever calls one waits for the others."""
+        return self.mask_seconds > SLOW_SECONDS
+
+    def note_mask(self, seconds: float) -> None:
+        """A mask took so long."""
+        self.mask_seconds += RECENT * (seconds - self.mask_seconds)
 
     def matcher(self) -> GrammarMatcher:
         """A matcher at the beginning of a text."""
@@ -117,14 +133,16 @@ class GrammarMatcher:
     """The place of one sample in its grammar. Not for several threads at once.
 
     Attributes:
+        grammar: The grammar.
         may_end: Whether the text may end here.
         is_complete: Whether nothing but an end can follow.
     """
 
     def __init__(self, grammar: Grammar, matcher: LLMatcher, table: TokenTable) -> None:
-        self._grammar = grammar
+        self.grammar = grammar
         self._matcher = matcher
         self._table = table
+        self._mask: Mask | None = None  # made, and not of a token before
 
     def accept(self, token: int) -> None:
         """Take the next token.
@@ -132,6 +150,7 @@ class GrammarMatcher:
         Raises:
             GrammarError: It does not fit, or the grammar has become too complex; the matcher is of no use then.
         """
+        self._mask = None
         if not self._matcher.consume_token(token):
             self._check()
             raise GrammarError(f"token {token} does not fit the grammar")
@@ -142,6 +161,13 @@ class GrammarMatcher:
         Raises:
             GrammarError: The grammar has become too complex, or leads nowhere; the matcher is of no use then.
         """
+        if self._mask is None:
+            began = time.perf_counter()
+            self._mask = self._made()
+            self.grammar.note_mask(time.perf_counter() - began)
+        return self._mask
+
+    def _made(self) -> Mask:
         mask = np.empty(self._table.words, np.uint32)
         self._matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
         self._check()
@@ -165,7 +191,7 @@ class GrammarMatcher:
 
     def _check(self) -> None:
         if self._matcher.is_error():
-            self._grammar.is_broken = True
+            self.grammar.is_broken = True
             raise GrammarError(f"the grammar cannot be followed further: {_first_line(self._matcher.get_error())}")
 
 
