@@ -248,6 +248,18 @@ def test_a_tool_that_cannot_be_enforced(client, chat):
     assert "strange" in raw.headers["x-headrace-warning"]
 
 
+@pytest.mark.parametrize("choice", ["auto", "required", {"type": "function", "function": {"name": "get_weather"}}])
+@pytest.mark.parametrize(("field", "value"), [("response_format", {"type": "json_object"}), ("choice", ["yes", "no"])])
+def test_a_form_that_binds_nothing_is_told(server, choice, field, value):
+    """Where a call must come there is no other answer; where it may, there is one, of that form."""
+    body = {"model": NAME, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4, "tool_choice": choice}
+    answer = server.http.post("/v1/chat/completions", json={**body, "tools": [WEATHER], field: value})
+    assert answer.status_code == 200
+    told = answer.headers.get("x-headrace-warning")
+    assert (told is None) == (choice == "auto")
+    assert told is None or f"'{field}' binds nothing" in told
+
+
 def test_calls_are_counted(chat, server):
     def count(outcome):
         return server.metrics().get(("headrace_tool_calls_total", "generic", outcome), 0.0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
 
@@ -13,6 +13,7 @@ from headrace.gateway.opening import aside
 from headrace.gateway.services import Services
 from headrace.gateway.tool_calls import ArgumentCheck
 from headrace.text.conversation import Conversation
+from headrace.text.prepared import Prepared
 
 
 class AnswerTerms(JobTerms, Protocol):
@@ -27,7 +28,7 @@ class ConversationJob(NamedTuple):
 
     Attributes:
         job: The job.
-        warnings: A sentence for each tool whose schema is not enforced.
+        warnings: A sentence for each tool whose schema is not enforced, and for a form that binds nothing.
     """
 
     job: Job
@@ -74,10 +75,14 @@ async def conversation_job(
     services.generator.check(prepared.prompt, params, explicit_max=explicit_max, fields=fields)
     check = ArgumentCheck(prepared.unenforced(bounds))
     job = Job.of(opened, prepared.prompt, params, form=prepared.form, check=check)
-    warnings = tuple(
-        f"Arguments of tool {name!r} are not constrained: {reason}." for name, reason in prepared.relaxed.items()
-    )
-    return ConversationJob(job, warnings)
+    return ConversationJob(job, tuple(_warnings(conversation, prepared)))
+
+
+def _warnings(conversation: Conversation, prepared: Prepared) -> Iterator[str]:
+    for name, reason in prepared.relaxed.items():
+        yield f"Arguments of tool {name!r} are not constrained: {reason}."
+    if conversation.form_is_idle:
+        yield f"'{conversation.answer.field}' binds nothing: a call is required, so there is no other answer."
 
 
 @contextmanager

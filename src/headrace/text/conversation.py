@@ -97,6 +97,11 @@ class Conversation:
         return self.answer.kind == "text" and self.tool_choice.mode != "required"
 
     @property
+    def form_is_idle(self) -> bool:
+        """Whether a form is asked of an answer that cannot come, because a call must."""
+        return self.answer.kind != "text" and self.tool_choice.mode == "required"
+
+    @property
     def asks_nothing(self) -> bool:
         """Whether nothing is asked of the answer's form."""
         return self.answer.kind == "text" and not self.tools
