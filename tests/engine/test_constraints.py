@@ -14,7 +14,7 @@ from sampling import mask_of
 from tiny import make
 
 from headrace.engine.engine import CONSTRAINT_WAIT
-from headrace.engine.guidance import Guide, only_token
+from headrace.engine.guidance import only_token
 from headrace.engine.sampling_params import SamplingParams
 from headrace.errors import ConstraintError, HeadraceError, InvalidInput
 from headrace.memory.page_form import PageForm
@@ -189,9 +189,8 @@ class Literal(Script):
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_a_complete_grammar_ends_the_sample_without_a_token(count, jump):
     """Also where its last token is the last by the limit."""
-    engine = byte_engine(FULL, slabs=60, context=100)
+    engine = byte_engine(FULL, slabs=60, context=100, jump_forward=jump)
     engine._constraint_for = lambda params: Literal([{7}] * count)
-    engine._guide = Guide(VOCAB, jump_forward=jump)
     results = run(engine, request(0, PROMPT, greedy(max(count, 1), n=2)))
     for index in range(2):
         assert results[0, index].tokens == [7] * count

@@ -20,7 +20,7 @@ def greedy(count):
     return SamplingParams(temperature=0, max_tokens=count, ignore_eos=True)
 
 
-def byte_engine(groups, *, slabs, context, page=4, slots=4, step=32, ahead=1, clock=time.monotonic):
+def byte_engine(groups, *, slabs, context, page=4, slots=4, step=32, ahead=1, clock=time.monotonic, **how):
     memory = StateMemory(groups, nbytes=slabs * groups[0].form.slab_bytes, page_tokens=page, poison=True, clock=clock)
     return Engine(
         ModelSpec("m", "none", VOCAB, 1, context, (), (), 0),
@@ -29,6 +29,7 @@ def byte_engine(groups, *, slabs, context, page=4, slots=4, step=32, ahead=1, cl
         SchedulerLimits(slots, step, None),
         context_length=context,
         constraint_for=lambda params: None,
+        **how,
     )
 
 

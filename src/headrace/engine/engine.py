@@ -7,25 +7,24 @@ import time
 from collections import deque
 from collections.abc import Iterable
 
-import msgspec
 import numpy as np
 
 from headrace.engine.arrival import check_message, constraints_of, prefix_key, sequences_of
-from headrace.engine.constraint import ConstraintFactory, TokenConstraint
-from headrace.engine.guidance import FREE, Guidance, Guide
+from headrace.engine.constraint import ConstraintFactory
+from headrace.engine.guidance import FREE, Guide
 from headrace.engine.inspection import describe
-from headrace.engine.messages import CLOSE_SECONDS, EngineStats, Finish, Generate, PositionLogprobs, TokenDelta
-from headrace.engine.outcome import failure, finish_of, position_logprobs, timeline_of
+from headrace.engine.messages import CLOSE_SECONDS, EngineStats, Finish, Generate, TokenDelta
+from headrace.engine.outcome import failure
 from headrace.engine.plan import Planned
+from headrace.engine.progress import Progress
 from headrace.engine.sampling_params import SamplingParams
 from headrace.engine.scheduler import Scheduler, SchedulerLimits
-from headrace.engine.sequence import Drawn, Sequence
 from headrace.engine.totals import Totals
 from headrace.errors import HeadraceError, InvalidInput
 from headrace.memory.behind import Tiers
 from headrace.memory.state_memory import StateMemory
 from headrace.models.spec import ModelSpec
-from headrace.runtime.batch import Executor, FloatArray, IntArray, StepOutput, Ticket
+from headrace.runtime.batch import Executor, IntArray, Ticket
 
 log = logging.getLogger(__name__)
 
@@ -85,16 +84,16 @@ class Engine:
         self.context_length = context_length
         self._constraint_for = constraint_for
         self._guide = Guide(spec.vocab_size, jump_forward=jump_forward)
-        self._requests: dict[int, list[Sequence]] = {}
+        self._totals = Totals()
+        self._progress = Progress(self.scheduler, self._guide, self._totals)
         self._submitted: deque[tuple[Ticket, Planned]] = deque()
         self._collected: float | None = None  # when a batch was collected last, if there was work left
         self._arrivals = 0
-        self._totals = Totals()
 
     @property
     def has_work(self) -> bool:
         """Whether a step would do anything."""
-        return bool(self._requests or self._submitted or self.scheduler.tiers.waiting)
+        return bool(self._progress or self._submitted or self.scheduler.tiers.waiting)
 
     def add(self, message: Generate) -> list[TokenDelta]:
         """Queue a request.
@@ -106,32 +105,25 @@ class Engine:
         prompt = np.frombuffer(message.prompt, np.dtype("<i4"))
         try:
             check_message(message, prompt, vocab_size=self.spec.vocab_size, context_length=self.context_length)
-            if message.request in self._requests:
+            if message.request in self._progress:
                 raise InvalidInput(f"request {message.request} is already running", field="request")
             if self._would_be_late(message, prompt):
                 return _refused(message, Finish("late"))
             constraints = constraints_of(message, self._constraint_for)
         except HeadraceError as error:
             return _refused(message, failure(error))
-        if not self._requests and not self._submitted:
+        if not self._progress and not self._submitted:
             self._collected = None  # there was nothing to do, whatever transfers there were
         stops, room = self.spec.eos_token_ids, self.context_length - len(prompt)
         sequences = sequences_of(message, prompt, constraints, eos=stops, room=room, arrivals=self._arrivals)
         self._arrivals += len(sequences)
-        self._requests[message.request] = sequences
-        self._guide.preparing += [s for s in sequences if s.preparing]
-        for sequence in sequences:
-            self.scheduler.add(sequence)
+        self._progress.enter(sequences)
         return []
 
     def abort(self, requests: Iterable[int]) -> None:
         """Stop requests and free what they hold; unknown ones are ignored (they may just have ended)."""
         for request in requests:
-            sequences = self._requests.pop(request, [])
-            for sequence in sequences:
-                if not sequence.finished:
-                    self.scheduler.remove(sequence)
-            self._totals.aborted += bool(sequences)
+            self._progress.abort(request)
 
     def step(self) -> list[TokenDelta]:
         """Plan and submit a batch, collect the oldest one, and return what that added to which samples.
@@ -139,17 +131,17 @@ class Engine:
         Nothing is collected as long as the executor wants more batches ahead.
         """
         began = time.monotonic()
-        ended = [self._end(s, [], None, Finish("late")) for s in self.scheduler.late(began)]
+        deltas = self._progress.refuse_late(began)
         if self._guide.preparing:
-            ended += self._go_on()
+            deltas += self._progress.go_on()
         planned = self.scheduler.plan(self._totals.steps + len(self._submitted) + 1)
         if planned is not None:
             self._submitted.append((self.executor.submit(planned.batch), planned))
         if not self._submitted:
             self._wait()
-            return ended
+            return deltas
         if planned is not None and len(self._submitted) <= self.executor.ahead:
-            return ended
+            return deltas
         ticket, oldest = self._submitted.popleft()
         self._totals.steps += 1
         guidance = self._guide.guidance(oldest) if self.scheduler.constrained else FREE
@@ -160,12 +152,12 @@ class Engine:
             failed = time.monotonic()
             log.exception("step %d failed with %d rows", ticket.step, oldest.batch.rows)
             self._note_times(began, waiting, failed, failed - waiting)
-            return ended + self._recover(oldest, error)
+            return deltas + self._recover(oldest, error)
         collected = time.monotonic()
-        deltas = self._take_output(oldest, output, guidance)
+        deltas += self._progress.take(oldest, output, guidance)
         self.scheduler.tiers.collected(ticket.step)
         self._note_times(began, waiting, collected, output.seconds)
-        return ended + deltas
+        return deltas
 
     def _wait(self) -> None:
         """Nothing can run: wait for a transfer or a constraint, but not for long, for requests may come."""
@@ -183,12 +175,12 @@ class Engine:
         roster = self.scheduler.roster
         tiers, roster.tiers = roster.tiers, Tiers(self.memory)  # or they would keep it
         self.add(Generate(0, prompt.tobytes(), params))
-        while self._requests or self._submitted:
+        while self._progress or self._submitted:
             self.step()
         self.scheduler.restart([])
         tiers.planned(self._totals.steps)
         roster.tiers = tiers
-        self._totals = Totals(steps=self._totals.steps)
+        self._totals.restart()
 
     def close(self, seconds: float = CLOSE_SECONDS) -> None:
         """Write to disk what is to be kept, in so many seconds. The engine cannot be used any more."""
@@ -215,10 +207,7 @@ class Engine:
     def check(self) -> None:
         """Assert the invariants of scheduler and memory."""
         self.scheduler.check()
-        live = {id(s) for group in self._requests.values() for s in group if not s.finished}
-        queued = {id(s) for s in (*self.scheduler.running, *self.scheduler.waiting)}
-        assert live == queued, "a sequence is lost"
-        self._guide.check(self.scheduler.roster.everyone())
+        self._progress.check()
 
     def _would_be_late(self, message: Generate, prompt: IntArray) -> bool:
         """Whether a new prompt cannot be computed by its deadline, behind those that go before it."""
@@ -229,136 +218,7 @@ class Engine:
         tokens = self.scheduler.prefill_tokens(message.priority) + len(prompt) - cached
         return time.monotonic() + tokens / rate > message.deadline
 
-    # --- a sample's life ----------------------------------------------------------------------------------------
-
-    def _take_output(self, planned: Planned, output: StepOutput, guidance: Guidance) -> list[TokenDelta]:
-        """Bring sequences up to date with what a step computed for them; rows of stays that are over are void."""
-        if planned.rows:
-            self.scheduler.cost.learn(len(planned.batch.tokens), planned.pairs, output.seconds)
-        tokens, accepted = output.tokens.tolist(), output.accepted.tolist()
-        for row in guidance.foretold:
-            accepted[row] = 0
-        deltas = []
-        for row, (sequence, stay) in enumerate(planned.rows):
-            if sequence.stay != stay:
-                continue
-            if row in output.errors:
-                deltas.append(self._fail(sequence, output.errors[row]))
-                continue
-            if output.prompt_logprobs[row]:
-                sequence.prompt_logprobs += [position_logprobs(x) for x in output.prompt_logprobs[row]]
-            if accepted[row]:
-                deltas += self._advance(sequence, row, tokens[row], output)
-            elif row in output.embeddings:
-                deltas.append(self._embed(sequence, output.embeddings[row]))
-        return deltas
-
-    def _advance(self, sequence: Sequence, row: int, token: int, output: StepOutput) -> list[TokenDelta]:
-        """Give a sequence the token that was drawn for it; nobody is told before its constraint has followed it."""
-        first = sequence.first_token is None
-        self._take(sequence, token)
-        entry = output.logprobs[row]
-        drawn = Drawn(token, None if entry is None else [position_logprobs(entry)], first)
-        if sequence.constraint is None or not self._guide.holds_up(sequence, sequence.constraint, token):
-            return [self._tell(sequence, drawn)]
-        sequence.drawn = drawn
-        self.scheduler.clear(sequence)
-        return []
-
-    def _go_on(self) -> list[TokenDelta]:
-        """Let those go on who have waited for their constraints, or end."""
-        deltas = []
-        for sequence, finish in self._guide.ready():
-            drawn, sequence.drawn = sequence.drawn, None
-            if drawn is not None:
-                deltas.append(self._tell(sequence, drawn, finish))
-            elif (finish := finish or self._guide.begin(sequence)) is not None:
-                deltas.append(self._end(sequence, [], None, finish))
-        return deltas
-
-    def _tell(self, sequence: Sequence, drawn: Drawn, finish: Finish | None = None) -> TokenDelta:
-        """Have a constraint follow what was drawn, and tell of it; ``finish`` is how the sample ends if it is known."""
-        tokens, constraint = [drawn.token], sequence.constraint
-        if finish is None:
-            if constraint is None:
-                finish = finish_of(sequence, drawn.token)
-            else:
-                finish = self._follow(sequence, constraint, tokens)
-        if finish is not None:
-            return self._end(sequence, tokens, drawn.logprobs, finish, first=drawn.first)
-        self.scheduler.clear(sequence)
-        return self._delta(sequence, tokens, drawn.logprobs, None, first=drawn.first)
-
-    def _follow(self, sequence: Sequence, constraint: TokenConstraint, tokens: list[int]) -> Finish | None:
-        """Have a constraint follow a token that was drawn; to it are added those that need not be."""
-        self._totals.masked_tokens += sequence.mask is not None
-        finish = self._guide.follow(sequence, constraint, tokens)
-        self._totals.forced_tokens += len(tokens) - 1
-        self._totals.output_tokens += len(tokens) - 1
-        return finish
-
-    def _embed(self, sequence: Sequence, vector: FloatArray) -> TokenDelta:
-        """End a sequence with the embedding that was made of it."""
-        sequence.prefill_done = sequence.last_token = time.monotonic()
-        self._count_prompt(sequence)
-        delta = self._end(sequence, [], None, Finish("stop", timeline=timeline_of(sequence)), first=True)
-        return msgspec.structs.replace(delta, embedding=vector.astype("<f4").tobytes())
-
-    def _count_prompt(self, sequence: Sequence) -> None:
-        if sequence.index == 0:
-            self._totals.prompt_tokens += sequence.prompt_length
-            self._totals.cached_tokens += sequence.cached_tokens or 0
-
-    def _take(self, sequence: Sequence, token: int) -> None:
-        now = time.monotonic()
-        if sequence.first_token is None:
-            sequence.prefill_done = sequence.first_token = now
-            self._count_prompt(sequence)
-        sequence.last_token = now
-        sequence.tokens[sequence.known] = token
-        sequence.known += 1
-        sequence.drawing -= 1
-        self._totals.output_tokens += 1
-
-    def _end(
-        self,
-        sequence: Sequence,
-        tokens: list[int],
-        logprobs: list[PositionLogprobs] | None,
-        finish: Finish,
-        *,
-        first: bool = False,
-        sound: bool = True,
-    ) -> TokenDelta:
-        self.scheduler.remove(sequence, sound=sound)
-        if all(s.finished for s in self._requests[sequence.request]):
-            del self._requests[sequence.request]
-        return self._delta(sequence, tokens, logprobs, finish, first=first)
-
-    def _delta(
-        self,
-        sequence: Sequence,
-        tokens: list[int],
-        logprobs: list[PositionLogprobs] | None,
-        finish: Finish | None,
-        *,
-        first: bool,
-    ) -> TokenDelta:
-        wants_prompt = first and sequence.sampling.prompt_logprobs is not None
-        return TokenDelta(
-            request=sequence.request,
-            index=sequence.index,
-            tokens=tokens,
-            logprobs=logprobs,
-            prompt_logprobs=sequence.prompt_logprobs if wants_prompt else None,
-            cached_tokens=sequence.cached_tokens if first else None,
-            finish=finish,
-        )
-
     # --- failures -----------------------------------------------------------------------------------------------
-
-    def _fail(self, sequence: Sequence, message: str) -> TokenDelta:
-        return self._end(sequence, [], None, Finish("error", message=message), sound=False)
 
     def _recover(self, failed: Planned, error: Exception) -> list[TokenDelta]:
         """Go on after a batch that failed as a whole: a lone row was at fault, else each is tried alone."""
@@ -368,7 +228,7 @@ class Engine:
         present = [sequence for sequence, stay in failed.rows if sequence.stay == stay]
         deltas = []
         if failed.batch.rows == 1:
-            deltas = [self._fail(sequence, f"{type(error).__name__}: {error}") for sequence in present]
+            deltas = [self._progress.fail(sequence, f"{type(error).__name__}: {error}") for sequence in present]
             present = []
         self.scheduler.restart(present)
         return deltas

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from headrace.engine.messages import EngineStats
 from headrace.engine.scheduler import Scheduler
@@ -23,6 +23,12 @@ class Totals:
     forward_seconds: float = 0.0
     host_seconds: float = 0.0
     ended: float = 0.0
+
+    def restart(self) -> None:
+        """Count from nothing again; only steps go on, for batches bear their numbers."""
+        for field in fields(self):
+            if field.name != "steps":
+                setattr(self, field.name, field.default)
 
     def stats(self, scheduler: Scheduler) -> EngineStats:
         """Gauges and counters."""
