@@ -130,16 +130,19 @@ def test_a_kill_while_files_are_written_costs_no_answer(smollm2, tmp_path, serve
 
 
 def test_what_the_arena_gives_up_comes_back_from_host_memory(smollm2, tmp_path):
-    """The arena holds two such prompts; the first comes again when three others have driven it out.
+    """The arena holds two such prompts, of which four come round and round.
 
-    At most an eighth of the arena waits to be stored at a time, so what comes back here may be a part.
+    At most an eighth of the arena waits to be stored at a time, so what comes back may be a part, and nothing does as
+    long as the engine expects that computing it is faster.
     """
     small = ("--kv-memory", "128MiB", *FLAGS[2:])
     with running(smollm2, tmp_path, *small, "--host-tier", "512MiB") as server:
-        texts = [ask(server, seed)[0] for seed in (1, 2, 3, 4)]
-        again, cached = ask(server, 1)
-        assert again == texts[0]
-        assert cached >= 256
+        texts = {seed: ask(server, seed)[0] for seed in (1, 2, 3, 4)}
+        for _ in range(5):
+            assert {seed: ask(server, seed)[0] for seed in texts} == texts
+            if server.metrics()["headrace_prefix_tier_tokens_total"]:
+                break
+        else:
+            pytest.fail("nothing came back")
         assert server.state()["state"]["tiers"]["host"]["nbytes"] > 0
-        assert "headrace_prefix_tier_tokens_total 0.0" not in server.http.get("/metrics").text
         server.assert_comes_to_rest()
