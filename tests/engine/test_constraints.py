@@ -332,7 +332,8 @@ class Slow(Script):
 
     def accept(self, token):
         assert self.ready
-        assert token == self.prepared
+        assert self.prepared in (token, None)
+        self.prepared = None
         super().accept(token)
 
 
@@ -351,8 +352,8 @@ def slow_engine(ahead):
 def test_a_slow_constraint_holds_up_its_own_sample_only(ahead, monkeypatch):
     """What it has yet to say of a token is awaited before anybody is told of the token, or it is planned on."""
     monkeypatch.setattr("headrace.engine.engine.time", Clock())
-    (engine, slow), results, wanted = slow_engine(ahead), {}, expected(FULL, PROMPT, 5, Script(SLOWLY))
-    engine.add(request(0, PROMPT, greedy(5, "s")))
+    (engine, slow), results, wanted = slow_engine(ahead), {}, expected(FULL, PROMPT, 6, Script(SLOWLY))
+    engine.add(request(0, PROMPT, greedy(6, "s")))
     for told in range(5):
         while slow.ready:
             collect(engine, results, engine.step())
@@ -364,12 +365,71 @@ def test_a_slow_constraint_holds_up_its_own_sample_only(ahead, monkeypatch):
         assert results[1 + told, 0].tokens == expected(FULL, [told], 9)
         assert (results[0, 0].tokens if told else []) == wanted[:told]
         slow.ready = True
-    collect(engine, results, engine.step())
+    while engine.has_work:
+        collect(engine, results, engine.step())
     assert results[0, 0].tokens == wanted
     assert results[0, 0].finish.reason == "length"
     assert engine.stats().forced_tokens == 0  # a jump would have to be followed by others
     assert not engine.has_work
     engine.check()
+
+
+class SlowOnce(Slow):
+    """Prepares its first token only."""
+
+    def prepare(self, token):
+        super().prepare(token)
+        self.slow = False
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_tokens_of_a_constraint_that_is_slow_no_more_come_in_order(ahead):
+    """Without batches ahead a step tells of the token that was prepared, and of the next."""
+    engine, slow = scripted([], ahead), SlowOnce(SLOWLY)
+    engine._constraint_for = lambda params: slow
+    results = {}
+    engine.add(request(0, PROMPT, greedy(5, "s")))
+    while engine.has_work:
+        slow.ready = True
+        collect(engine, results, engine.step())
+        engine.check()
+    assert results[0, 0].tokens == expected(FULL, PROMPT, 5, Script(SLOWLY))
+
+
+@pytest.mark.parametrize("more", [{"max_tokens": 3}, {"max_tokens": 9, "stop_token_ids": [12]}])
+def test_behind_the_last_token_nothing_is_looked_for(more):
+    """What is allowed there may not be known, and need not."""
+    engine, asked = scripted([], 1), []
+
+    class Short(Slow):
+        def prepare(self, token):
+            asked.append(token)
+            super().prepare(token)
+            self.ready = True
+
+    engine._constraint_for = lambda params: Short(SLOWLY)
+    result = run(engine, request(0, PROMPT, SamplingParams(temperature=0, grammar="s", **more)))[0, 0]
+    assert result.tokens == expected(FULL, PROMPT, 3, Script(SLOWLY))
+    assert asked == result.tokens[:-1]
+
+
+@pytest.mark.parametrize("how", ["ends", "is taken back"])
+def test_a_constraint_is_told_that_its_sample_is_over(how):
+    engine, closed = scripted([], 1), []
+
+    class Told(Script):
+        def close(self):
+            closed.append(self)
+
+    engine._constraint_for = lambda params: Told([])
+    engine.add(request(0, PROMPT, greedy(5, "s", n=2)))
+    engine.step()
+    assert not closed
+    if how == "is taken back":
+        engine.abort([0])
+    while engine.has_work:
+        engine.step()
+    assert len(closed) == len({id(one) for one in closed}) == 2
 
 
 @pytest.mark.parametrize("ahead", [0, 1])

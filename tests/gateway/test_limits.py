@@ -139,6 +139,16 @@ def test_a_deadline_that_cannot_be_met_is_refused_at_once(server):
     server.assert_comes_to_rest()
 
 
+def test_a_deadline_counts_for_those_that_wait_at_the_gateway(small):
+    """Two run, nobody may wait: of four prompts two are not in the engine when their time is over."""
+    ask = {"model": NAME, "prompt": [[40 + i] for i in range(4)], "max_tokens": 60, "ignore_eos": True}
+    whole = small.http.post("/v1/completions", json=ask)
+    assert [choice["finish_reason"] for choice in whole.json()["choices"]] == ["length"] * 4
+    answer = small.http.post("/v1/completions", json={**ask, "deadline_ms": 100})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "deadline_unmet")
+    small.assert_comes_to_rest()
+
+
 @pytest.mark.parametrize("urgent", [{"priority": -5}, {"service_tier": "priority"}])
 def test_an_urgent_request_interrupts_what_fills_the_server(server, urgent):
     """All sixteen slots write long answers, and as many wait; who is urgent is served before any of them ends."""

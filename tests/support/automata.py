@@ -22,6 +22,9 @@ class Anything:
     def accept(self, token):
         return None
 
+    def close(self):
+        pass
+
 
 class Automaton:
     """Deterministic, of runs of states: some force a token each, some allow few, some all, and some are the end.
@@ -101,6 +104,10 @@ class Walk:
         else:
             assert self._asked < 0, "it was not ready"
             assert token == prepared, "it has prepared another token"
+
+    def close(self):
+        """Nothing is asked of it any more."""
+        self._automaton = None
 
     def _take(self, token):
         mask = self._automaton.masks[self._state]

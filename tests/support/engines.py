@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from headrace.engine.messages import Generate
+from headrace.engine.report import pack, unpack
 from headrace.engine.sampling_params import SamplingParams
 from headrace.fleet.assembly import build_engine
 from headrace.fleet.options import EngineOptions
@@ -47,7 +48,8 @@ class Result:
 
 
 def collect(engine, results, deltas):
-    for delta in deltas:
+    """Add deltas, as they come out of the report that a replica sends of them."""
+    for delta in unpack(pack(deltas, engine.stats())):
         result = results.setdefault((delta.request, delta.index), Result())
         assert result.finish is None, "a delta after the end"
         result.tokens += delta.tokens

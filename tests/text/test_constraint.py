@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from concurrent.futures import wait
 
 import numpy as np
@@ -82,6 +83,28 @@ def test_a_grammar_is_slow_while_its_masks_take_long(make: ConstraintMaker, smol
     assert (one.slow, other.slow) == (False, False)
     assert not constraint(make, PLAIN).slow
     assert not constraint(make, None, "stop").slow
+
+
+def test_what_a_sample_that_is_over_had_asked_for_is_not_done(make: ConstraintMaker) -> None:
+    """Also its beginning; what may come first is found out once for all."""
+    one = constraint(make, AMBIGUOUS)
+    matcher = one._matcher()
+    assert matcher is not None
+    matcher.grammar.note_mask(0.1)
+    held = threading.Event()
+    make._aside.submit(held.wait)
+    others = [make(SamplingParams(grammar=AMBIGUOUS)) for _ in range(3)]
+    one.prepare(300)
+    for each in (one, others[0], others[2]):
+        assert each is not None
+        assert not each.ready
+        each.close()
+    held.set()
+    assert others[1] is not None
+    settle(others[1])
+    assert others[1].allowed() is one.allowed()
+    assert one._prepared is not None
+    assert one._prepared.cancelled()
 
 
 def test_an_error_aside_is_told_when_the_token_is_accepted(make: ConstraintMaker, smollm2_tokenizer: Tokenizer) -> None:

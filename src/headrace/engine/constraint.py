@@ -47,5 +47,9 @@ class TokenConstraint(Protocol):
         """Take the next output token; returns the stop string that it completed, or None to go on."""
         ...
 
+    def close(self) -> None:
+        """The sample has ended: what is being prepared is wanted no more."""
+        ...
+
 
 ConstraintFactory = Callable[[SamplingParams], TokenConstraint | None]

@@ -79,9 +79,9 @@ class Guide:
     def holds_up(self, sequence: Sequence, constraint: TokenConstraint, token: int) -> bool:
         """Have a slow constraint follow a token aside; whether it does, so that the sequence waits for it.
 
-        It cannot where a batch on its way needs to know what comes behind the token.
+        It cannot where a batch on its way needs to know what comes behind the token, and need not where nothing does.
         """
-        if sequence.drawing or token in sequence.stop_ids or not constraint.slow:
+        if sequence.drawing or finish_of(sequence, token) is not None or not constraint.slow:
             return False
         constraint.prepare(token)
         sequence.preparing = True

@@ -52,7 +52,7 @@ class Progress:
         sequences = self._requests.pop(request, [])
         for sequence in sequences:
             if not sequence.finished:
-                self._scheduler.remove(sequence)
+                self._remove(sequence)
         self._totals.aborted += bool(sequences)
 
     def refuse_late(self, now: float) -> list[TokenDelta]:
@@ -171,10 +171,15 @@ class Progress:
         first: bool = False,
         sound: bool = True,
     ) -> TokenDelta:
-        self._scheduler.remove(sequence, sound=sound)
+        self._remove(sequence, sound=sound)
         if all(s.finished for s in self._requests[sequence.request]):
             del self._requests[sequence.request]
         return self._delta(sequence, tokens, logprobs, finish, first=first)
+
+    def _remove(self, sequence: Sequence, *, sound: bool = True) -> None:
+        self._scheduler.remove(sequence, sound=sound)
+        if sequence.constraint is not None:
+            sequence.constraint.close()
 
     def _delta(
         self,

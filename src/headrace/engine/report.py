@@ -11,18 +11,20 @@ from headrace.engine.messages import EngineStats, StepReport, TokenDelta
 
 def pack(deltas: list[TokenDelta], stats: EngineStats) -> StepReport:
     """The message of a step."""
-    plain = [d for d in deltas if _is_plain(d)]
+    # All of a sample in one place, for a step may tell of two tokens: one that waited for its constraint, and the next.
+    odd = {(d.request, d.index) for d in deltas if not _is_plain(d)}
+    plain = [d for d in deltas if (d.request, d.index) not in odd]
     return StepReport(
         requests=np.array([d.request for d in plain], "<i8").tobytes(),
         indexes=np.array([d.index for d in plain], "<i4").tobytes(),
         tokens=np.array([d.tokens[0] for d in plain], "<i4").tobytes(),
-        deltas=[d for d in deltas if not _is_plain(d)],
+        deltas=[d for d in deltas if (d.request, d.index) in odd],
         stats=stats,
     )
 
 
 def unpack(report: StepReport) -> Iterator[TokenDelta]:
-    """The deltas of a step; a sample has at most one."""
+    """The deltas of a step, those of a sample in order."""
     requests = np.frombuffer(report.requests, "<i8").tolist()
     indexes = np.frombuffer(report.indexes, "<i4").tolist()
     tokens = np.frombuffer(report.tokens, "<i4").tolist()

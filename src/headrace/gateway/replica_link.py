@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 import msgspec
 import zmq.asyncio
 
-from headrace.engine.messages import Abort, DebugState, Down, Generate, Inspect, TokenDelta
+from headrace.engine.messages import Abort, DebugState, Down, Finish, Generate, Inspect, TokenDelta
 from headrace.errors import EngineError
 
 INSPECT_SECONDS = 10.0
@@ -34,6 +34,10 @@ async def _all_in(mailbox: _Mailbox) -> list[TokenDelta]:
         if isinstance(item, ReplicaGone):
             raise item
     return [item for item in items if isinstance(item, TokenDelta)]
+
+
+def _is_late(request: Generate) -> bool:
+    return request.deadline is not None and request.deadline < time.monotonic()
 
 
 class ReplicaLink:
@@ -76,6 +80,8 @@ class ReplicaLink:
                     await self.send(msgspec.structs.replace(request, request=number, routed=time.monotonic()))
                 deltas = await _all_in(mailbox)
                 open_samples -= sum(delta.finish is not None for delta in deltas)
+                if waiting and _is_late(waiting[0][1]):  # the replica, which refuses what is late, has not seen it
+                    deltas.append(TokenDelta(waiting[0][0], 0, finish=Finish("late")))
                 yield [(delta.request - numbers[0], delta) for delta in deltas]
         finally:
             for number in numbers:

@@ -70,6 +70,12 @@ class OutputConstraint:
         prepared, self._prepared = self._prepared, None
         return self._take(token) if prepared is None else prepared.result()
 
+    def close(self) -> None:
+        """Take back what no thread has begun."""
+        for future in (self._begun, self._prepared):
+            if future is not None:
+                future.cancel()
+
     def _look(self, token: int) -> str | None:
         matched = self._take(token)
         if matched is None and not self.complete:
