@@ -114,7 +114,7 @@ class Guide:
             sequence: Has taken the token.
             constraint: Its constraint.
             tokens: The token. To it are added those that are the only ones allowed behind it; the sequence takes them,
-                unless log probabilities are asked, which drawing gives.
+                unless log probabilities are asked, which drawing gives, or the constraint is slow.
 
         Returns:
             How the sample ends with the last of the tokens; None: it goes on.
