@@ -16,6 +16,13 @@ settings.register_profile("headrace", deadline=None, derandomize="CI" in os.envi
 settings.load_profile("headrace")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long checks may be long."""
+    for item in items:
+        if item.get_closest_marker("bars"):
+            item.add_marker(pytest.mark.timeout(7200))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _threads():
     """One thread: tiny matrices on several are all barriers, and a test must not hang on the machine's cores."""

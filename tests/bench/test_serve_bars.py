@@ -19,7 +19,7 @@ from headrace.bench.serve import Bench, SearchSettings, Settings, at_rate, find_
 from headrace.bench.workload.lengths import parse_lengths
 from headrace.bench.workload.prompts import build_lexicon
 
-pytestmark = [pytest.mark.bars, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.bars
 PERCENTILES = (50, 90, 95, 99)
 
 

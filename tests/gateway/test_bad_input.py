@@ -312,7 +312,6 @@ def test_schema(small, case):
 
 
 @pytest.mark.bars
-@pytest.mark.timeout(1800)
 @schema.parametrize()
 @settings(max_examples=150, deadline=None, suppress_health_check=QUIET)
 def test_schema_at_length(small, case):

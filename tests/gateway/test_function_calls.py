@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 from servers import NAME, running
 
-pytestmark = [pytest.mark.model, pytest.mark.bars, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.model, pytest.mark.bars]
 
 KINDS = ("simple_python", "multiple", "parallel")
 EACH = 100

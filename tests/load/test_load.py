@@ -127,7 +127,6 @@ def resident(process):
 
 @pytest.mark.model
 @pytest.mark.bars
-@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("executor", ["eager", "compiled"])
 def test_load(smollm2, tmp_path, record_property, executor):
     tokenizer = load_tokenizer(open_checkpoint(smollm2).tokenizer)

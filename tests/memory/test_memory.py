@@ -148,7 +148,6 @@ TestMemory.settings = settings(max_examples=60, stateful_step_count=60, deadline
 
 
 @pytest.mark.bars
-@pytest.mark.timeout(3600)
 def test_memory_at_length():
     """200,000 operations."""
     run_state_machine_as_test(Memory, settings=settings(max_examples=2_000, stateful_step_count=100, deadline=None))

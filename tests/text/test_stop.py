@@ -111,7 +111,7 @@ def tokenizer(request: pytest.FixtureRequest) -> Any:
     return request.getfixturevalue(request.param)
 
 
-@pytest.mark.parametrize("examples", [300, pytest.param(50_000, marks=[pytest.mark.bars, pytest.mark.timeout(7200)])])
+@pytest.mark.parametrize("examples", [300, pytest.param(50_000, marks=pytest.mark.bars)])
 def test_engine_and_gateway_agree(tokenizer: Tokenizer, examples: int):
     tokens = st.lists(st.integers(0, tokenizer.vocab_size - 1), max_size=25)
     words = st.lists(st.sampled_from(WORDS), max_size=12)

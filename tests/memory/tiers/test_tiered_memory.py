@@ -233,7 +233,6 @@ TestTiers.settings = settings(max_examples=60, stateful_step_count=60, deadline=
 
 
 @pytest.mark.bars
-@pytest.mark.timeout(3600)
 def test_tiers_at_length(caplog):
     """150,000 operations."""
     caplog.set_level(logging.CRITICAL)

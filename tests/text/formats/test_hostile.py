@@ -81,7 +81,6 @@ def test_twice_the_text_is_twice_the_work(found: Format, step: int):
 
 
 @pytest.mark.bars
-@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", ["hermes", "qwen3-coder", "llama3-json", "llama4-pythonic", "gpt-oss", "gemma-4"])
 def test_a_million_characters(name: str):
     """Work that no function call shows, such as copying what is left, would take hours here."""
