@@ -10,7 +10,6 @@ from engines import GREEDY, collect, engine_for, request, run
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from tiny import make
 
 from headrace.engine.messages import EngineStats, TokenDelta
 from headrace.engine.report import pack, unpack
@@ -19,13 +18,6 @@ from headrace.engine.validation import check_request
 from headrace.errors import InvalidInput
 
 PROMPT = [5, 9, 12, 200, 31, 44, 17, 90]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    path = tmp_path_factory.mktemp("model")
-    make("llama3").save_pretrained(path)
-    return path
 
 
 @pytest.fixture(scope="module")

@@ -35,7 +35,7 @@ class TokenConstraint(Protocol):
         """The tokens that may come next, at least one unless it is complete; None: any.
 
         The bits of the model's end-of-sequence tokens are set where the sample may end but need not. The array is not
-        changed before the next call of ``accept``.
+        changed before the next call of ``accept`` or ``prepare``.
         """
         ...
 

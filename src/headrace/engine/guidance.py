@@ -76,7 +76,7 @@ class Guide:
             return failure(error)
         return None
 
-    def holds_up(self, sequence: Sequence, constraint: TokenConstraint, token: int) -> bool:
+    def sets_aside(self, sequence: Sequence, constraint: TokenConstraint, token: int) -> bool:
         """Have a slow constraint follow a token aside; whether it does, so that the sequence waits for it.
 
         It cannot where a batch on its way needs to know what comes behind the token, and need not where nothing does.

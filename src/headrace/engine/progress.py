@@ -111,7 +111,7 @@ class Progress:
         self._take(sequence, token)
         entry = output.logprobs[row]
         drawn = Drawn(token, None if entry is None else [position_logprobs(entry)], first)
-        if sequence.constraint is None or not self._guide.holds_up(sequence, sequence.constraint, token):
+        if sequence.constraint is None or not self._guide.sets_aside(sequence, sequence.constraint, token):
             return [self._tell(sequence, drawn)]
         sequence.drawn = drawn
         self._scheduler.clear(sequence)
